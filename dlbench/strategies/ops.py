@@ -1,0 +1,151 @@
+"""Ops: the instructions of a communication program.
+
+A program is the list of ops that one rank performs in one iteration. Ops are plain data: they know nothing of
+MPI, NCCL, clocks or files, so the executor, the simulator, the exporters and the tests all walk the same list.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TypeAlias
+
+from dlbench.roofline import Phase
+
+
+class Scope(StrEnum):
+    """Which ranks take part in a communication, named by what they have in common."""
+
+    WORLD = "world"
+    REPLICA = "replica"
+    """The ranks with the same coordinates in every replica: they average gradients."""
+    PIPELINE = "pipeline"
+    TENSOR = "tensor"
+    EXPERT = "expert"
+    SHARD = "shard"
+
+
+@dataclass(frozen=True, slots=True)
+class Buffer:
+    """A named message buffer of `elements` elements in the run's dtype.
+
+    `elements` is the count that MPI takes: the whole vector of an all-reduce, one rank's shard of an all-gather or a
+    reduce-scatter, one destination's chunk of an all-to-all, the message of a send or a receive. Ops that name the
+    same buffer use the same memory, so two ops that can be in flight together never share a name.
+    """
+
+    name: str
+    elements: int
+
+
+@dataclass(frozen=True, slots=True)
+class Compute:
+    """Computation between two communications."""
+
+    phase: Phase
+
+
+@dataclass(frozen=True, slots=True)
+class AllReduce:
+    """Sum of one vector over the group, delivered to every rank of it."""
+
+    group: Scope
+    buffer: Buffer
+    blocking: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class AllGather:
+    """Every rank's shard, delivered to every rank of the group."""
+
+    group: Scope
+    buffer: Buffer
+    blocking: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class ReduceScatter:
+    """Sum over the group, of which every rank receives its shard."""
+
+    group: Scope
+    buffer: Buffer
+    blocking: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class AllToAll:
+    """One chunk from every rank to every rank of the group."""
+
+    group: Scope
+    buffer: Buffer
+    blocking: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Send:
+    """Blocking send to rank `peer` of the group."""
+
+    group: Scope
+    peer: int
+    buffer: Buffer
+
+
+@dataclass(frozen=True, slots=True)
+class Recv:
+    """Blocking receive from rank `peer` of the group."""
+
+    group: Scope
+    peer: int
+    buffer: Buffer
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """Completion of non-blocking collectives; a request bears the name of its buffer."""
+
+    requests: tuple[str, ...]
+
+
+Collective: TypeAlias = AllReduce | AllGather | ReduceScatter | AllToAll
+Communication: TypeAlias = Collective | Send | Recv
+Op: TypeAlias = Compute | Communication | Wait
+
+COLLECTIVES = (AllReduce, AllGather, ReduceScatter, AllToAll)
+COMMUNICATIONS = (*COLLECTIVES, Send, Recv)
+
+_OPERATIONS: dict[type[Communication], str] = {
+    AllReduce: "allreduce",
+    AllGather: "allgather",
+    ReduceScatter: "reduce_scatter",
+    AllToAll: "alltoall",
+    Send: "send",
+    Recv: "recv",
+}
+
+
+def operation(op: Communication) -> str:
+    """Name of a communication in records and tables, e.g. `reduce_scatter`."""
+    return _OPERATIONS[type(op)]
+
+
+def communication_class(op: Communication) -> str:
+    """Communication class of an op, `operation/scope`, e.g. `allreduce/replica`: the unit of accounting."""
+    return f"{operation(op)}/{op.group}"
+
+
+def memory_elements(op: Communication, group_size: int) -> tuple[int, int]:
+    """Elements of memory that an op sends from and receives into, as (send, receive)."""
+    elements = op.buffer.elements
+    match op:
+        case AllReduce():
+            return elements, elements
+        case AllGather():
+            return elements, elements * group_size
+        case ReduceScatter():
+            return elements * group_size, elements
+        case AllToAll():
+            return elements * group_size, elements * group_size
+        case Send():
+            return elements, 0
+        case Recv():
+            return 0, elements
