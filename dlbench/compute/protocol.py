@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
 
@@ -25,8 +25,15 @@ class Compute(Protocol):
     def name(self) -> str:
         """Name in options and records."""
 
-    def prepare(self, phases: Iterable[Phase]) -> None:
-        """Allocate what the phases need; called once, before the first iteration."""
+    def describe(self) -> dict[str, str]:
+        """How the phases are performed (precision, spin, threads): goes into the record."""
 
-    def run(self, phase: Phase) -> None:
-        """Return when the phase is over; requests in flight go on meanwhile."""
+    def prepare(self, phases: Iterable[Phase]) -> None:
+        """Allocate what the phases need; called once, before the first `bind`."""
+
+    def bind(self, phase: Phase, progress: Callable[[], None] | None = None) -> Callable[[], None]:
+        """Turn the phase into a call that returns when it is over; made once, so that the call itself is lean.
+
+        `progress` drives the requests that are in flight during the phase and is called now and then while it lasts.
+        Without it the phase runs in one piece: right where nothing is in flight, or where the library needs no help.
+        """
