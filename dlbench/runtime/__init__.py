@@ -1,0 +1,1 @@
+"""Runtime: runs a communication program on live communicators and records it."""
