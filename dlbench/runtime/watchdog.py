@@ -1,0 +1,133 @@
+"""The thread that notices signals and hangs while the rank is blocked inside a library.
+
+Python runs signal handlers only between bytecodes, so a rank that waits in MPI would learn of SIGTERM when it is too
+late. The C-level handler, however, writes each signal's number into a pipe at once (`signal.set_wakeup_fd`); this
+thread reads it. Blocking MPI calls release the GIL, so the thread runs whatever the rank waits for.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import signal
+import sys
+import threading
+from collections.abc import Callable
+from time import monotonic, sleep
+from typing import Literal
+
+from dlbench.runtime.situation import Situation
+
+SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)
+GRACE_SECONDS = 5.0
+"""How long a signalled run may take to finish its iteration; SLURM kills 30 s after its SIGTERM."""
+REPORT_SECONDS = 1.0
+"""How long a hung rank waits before it ends the job, so that the other ranks can say where they hang too."""
+_POLL_SECONDS = 0.25
+
+Status = Literal["terminated", "failed"]
+
+
+def signal_exit_code(number: int) -> int:
+    """Exit code of a run that a signal ended: 128 + number, as shells have it."""
+    return 128 + number
+
+
+def say(text: str) -> None:
+    """One line on standard error, written at once."""
+    sys.stderr.write(f"dlbench: {text}\n")
+    sys.stderr.flush()
+
+
+class Watchdog:
+    """Watches one rank.
+
+    `abort(exit_code)` ends the whole job and does not return. `note(status, reason)` puts the reason into the record
+    and may do nothing. `limit_seconds` is the longest that a step of the `Situation` may take.
+    """
+
+    def __init__(
+        self,
+        situation: Situation,
+        *,
+        limit_seconds: float,
+        abort: Callable[[int], object],
+        note: Callable[[Status, str], object] = lambda status, reason: None,
+        grace_seconds: float = GRACE_SECONDS,
+    ) -> None:
+        self.situation = situation
+        self.limit_seconds = limit_seconds
+        self.note = note
+        self.iterating = False
+        """Whether there is an iteration to be finished before a signal ends the run."""
+        self.stop_signal = 0
+        """The first signal that asked the run to stop; the loop reads it between iterations."""
+        self._abort = abort
+        self._grace_seconds = grace_seconds
+        self._stop_by = float("inf")
+        self._closed = False
+        self._read, self._write = os.pipe()
+        self._thread = threading.Thread(target=self._watch, name="dlbench-watchdog", daemon=True)
+
+    def start(self) -> None:
+        """Take over the signals and begin to watch. Call from the main thread."""
+        os.set_blocking(self._write, False)
+        signal.set_wakeup_fd(self._write, warn_on_full_buffer=False)
+        for number in SIGNALS:
+            signal.signal(number, lambda number, frame: None)
+        self._thread.start()
+
+    def close(self) -> None:
+        """Stop watching: the run is over, what remains is to leave."""
+        self._closed = True
+        signal.set_wakeup_fd(-1)
+        with contextlib.suppress(OSError):
+            os.write(self._write, b"\0")
+        self._thread.join()
+        os.close(self._read)
+        os.close(self._write)
+
+    def _watch(self) -> None:
+        while not self._closed:
+            ready, _, _ = select.select([self._read], [], [], _POLL_SECONDS)
+            if ready:
+                for number in os.read(self._read, 64):
+                    self._receive(number)
+            if self._closed:
+                return
+            now = monotonic()
+            if now > self._stop_by:
+                self._end_by_signal(f"{self.situation.step} was still running after {self._grace_seconds:g} s")
+            if now - self.situation.since > self.limit_seconds:
+                self._end_by_timeout(now - self.situation.since)
+
+    def _receive(self, number: int) -> None:
+        if number not in SIGNALS:
+            return
+        repeated = bool(self.stop_signal)
+        self.stop_signal = self.stop_signal or number
+        if repeated:
+            self._end_by_signal("the signal came again")
+        elif self.iterating:
+            self._stop_by = monotonic() + self._grace_seconds
+        else:
+            self._end_by_signal(f"while {self.situation.step}")
+
+    def _end_by_signal(self, detail: str) -> None:
+        name = signal.Signals(self.stop_signal).name
+        self._end("terminated", f"{name} on {self.situation.who()}; {detail}", signal_exit_code(self.stop_signal))
+
+    def _end_by_timeout(self, seconds: float) -> None:
+        hang = f"{self.situation.who()} is in {self.situation.where()} for {seconds:.1f} s"
+        say(hang)
+        sleep(REPORT_SECONDS)
+        self._end("failed", f"hang: {hang}; the limit is --timeout {self.limit_seconds:g}", 1)
+
+    def _end(self, status: Status, reason: str, exit_code: int) -> None:
+        if self.situation.rank:
+            sleep(_POLL_SECONDS)  # rank 0 owns the record: let it write the end line
+        self.note(status, reason)
+        if self.situation.rank == 0 or status == "terminated":
+            say(f"FAILED: {reason}")
+        self._abort(exit_code)
