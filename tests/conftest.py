@@ -1,0 +1,26 @@
+"""Fixtures of all tests."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+from launch import IMPLEMENTATIONS, Mpi, find_mpi
+
+
+@pytest.fixture(scope="session", params=IMPLEMENTATIONS)
+def mpi(request: pytest.FixtureRequest) -> Mpi:
+    """Each MPI implementation found; a missing one is a skip, and with `DLBENCH_REQUIRE_MPI=1` a failure."""
+    found = find_mpi(request.param)
+    if isinstance(found, Mpi):
+        return found
+    if os.environ.get("DLBENCH_REQUIRE_MPI") == "1":
+        pytest.fail(found)
+    pytest.skip(found)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark every test that uses the fixture `mpi`, so that `-m 'not mpi'` leaves the live tests out."""
+    for item in items:
+        if "mpi" in getattr(item, "fixturenames", ()):
+            item.add_marker("mpi")
