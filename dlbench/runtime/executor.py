@@ -27,7 +27,7 @@ from dlbench.strategies.ops import (
     operation,
 )
 
-Call = Callable[[], object]
+Call = Callable[[], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,14 +52,17 @@ def in_flight(program: Sequence[Op]) -> Iterator[frozenset[str]]:
 def allocate(
     program: Sequence[Op], layout: Layout, communicators: Mapping[Scope, Communicator[Any]], dtype: str
 ) -> dict[str, Storage]:
-    """Memory for every buffer of the program, as large as the largest op that uses it needs."""
+    """Memory for every buffer of the program.
+
+    Raises ValueError where ops of different kind or size share a buffer: the strategy is wrong.
+    """
     needs: dict[str, tuple[Scope, int, int]] = {}
     for op in program:
         if isinstance(op, Compute | Wait):
             continue
-        send, receive = memory_elements(op, layout.group_size(op.group))
-        _, known_send, known_receive = needs.get(op.buffer.name, (op.group, 0, 0))
-        needs[op.buffer.name] = (op.group, max(send, known_send), max(receive, known_receive))
+        need = (op.group, *memory_elements(op, layout.group_size(op.group)))
+        if needs.setdefault(op.buffer.name, need) != need:
+            raise ValueError(f"buffer {op.buffer.name} is used as {need} and as {needs[op.buffer.name]}")
     return {
         name: Storage(
             send=communicators[group].allocate(send, dtype) if send else None,
@@ -77,9 +80,7 @@ def op_entry(op: Op) -> OpEntry:
         case Wait(requests):
             return OpEntry(op="wait", name=",".join(requests))
         case Send(group, peer, buffer) | Recv(group, peer, buffer):
-            return OpEntry(
-                op=operation(op), scope=group, name=buffer.name, elements=buffer.elements, peer=peer
-            )
+            return OpEntry(op=operation(op), scope=group, name=buffer.name, elements=buffer.elements, peer=peer)
         case _:
             return OpEntry(
                 op=operation(op),
@@ -106,7 +107,8 @@ def describe_op(index: int, op: Op) -> str:
 class Executor:
     """Runs the program of one rank.
 
-    `communicators` holds one for every scope that the program uses. `delays` maps an op's index to seconds of sleep
+    `communicators` holds one for every scope that the program uses. `progress` drives requests in flight during
+    compute; None where nothing needs to. `delays` maps an op's index to seconds of sleep
     before that op; the delay lies outside the op's own time. After `iterate`, `enter` and `leave` hold the rank's
     clock (`time.perf_counter_ns`) around every op, and `begin` and `end` around the iteration.
     """
@@ -119,6 +121,7 @@ class Executor:
         communicators: Mapping[Scope, Communicator[Any]],
         compute: ComputeModel,
         dtype: str,
+        progress: Call | None = None,
         delays: Mapping[int, Call] | None = None,
     ) -> None:
         self.program = tuple(program)
@@ -129,6 +132,7 @@ class Executor:
         self.end = 0
         self._communicators = communicators
         self._compute = compute
+        self._progress = progress
         self._pending: dict[str, Request] = {}
         compute.prepare([op.phase for op in self.program if isinstance(op, Compute)])
         self.calls = [
@@ -169,7 +173,7 @@ class Executor:
     def _bind(self, op: Op, requests_in_flight: bool) -> Call:
         match op:
             case Compute(phase):
-                return self._compute.bind(phase, requests_in_flight)
+                return self._compute.bind(phase, self._progress if requests_in_flight else None)
             case Wait(requests):
                 return self._bind_wait(requests, self._communicators[self._group_of(requests[0])])
             case _:

@@ -1,0 +1,113 @@
+"""What must be true before a run is worth starting: the launcher's ranks, and the memory of every host."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import floor, log10
+from pathlib import Path
+
+from dlbench.errors import PreflightError
+
+
+@dataclass(frozen=True, slots=True)
+class LauncherClaim:
+    """What the launcher says of this process: the number of ranks, its own rank, and the variable that says so."""
+
+    size: int
+    rank: int
+    variable: str
+
+
+_LAUNCHERS = (
+    # The innermost launcher first: mpiexec inside a SLURM job inherits the SLURM variables of its surroundings.
+    ("OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK"),
+    ("PMI_SIZE", "PMI_RANK"),
+    ("SLURM_STEP_NUM_TASKS", "SLURM_PROCID"),
+    ("SLURM_NTASKS", "SLURM_PROCID"),
+)
+
+_REMEDY = {
+    "OMPI_COMM_WORLD_SIZE": "use the mpiexec that belongs to this MPI (`dlbench run` finds it)",
+    "PMI_SIZE": "use the mpiexec that belongs to this MPI (`dlbench run` finds it), or another `srun --mpi=` type",
+    "SLURM_STEP_NUM_TASKS": "choose the PMI that this MPI was built for: `srun --mpi=list` shows them "
+    "(MPICH: --mpi=pmi2; Open MPI: --mpi=pmix)",
+    "SLURM_NTASKS": "start the ranks with `srun --mpi=pmi2` (MPICH), `srun --mpi=pmix` (Open MPI), or mpiexec",
+}
+
+
+def launcher_claim(environment: Mapping[str, str]) -> LauncherClaim | None:
+    """What the environment says about the launch; None where no launcher is known."""
+    for size, rank in _LAUNCHERS:
+        if environment.get(size, "").isdigit():
+            own = environment.get(rank, "0")
+            return LauncherClaim(size=int(environment[size]), rank=int(own) if own.isdigit() else 0, variable=size)
+    return None
+
+
+def check_world_size(world_size: int, library: str, claim: LauncherClaim | None) -> None:
+    """Raise `PreflightError` where MPI sees another number of ranks than the launcher started.
+
+    A launcher and an MPI library that do not belong together start n jobs of one rank each, in silence.
+    """
+    if claim is None or claim.size == world_size:
+        return
+    raise PreflightError(
+        f"MPI sees a world of {world_size} rank{'s' if world_size != 1 else ''}, but {claim.variable}={claim.size}: "
+        f"the launcher does not belong to {library}; {_REMEDY[claim.variable]}"
+    )
+
+
+def available_memory(proc: Path = Path("/proc"), cgroup: Path = Path("/sys/fs/cgroup")) -> int | None:
+    """Bytes that this host can still give: MemAvailable, or what the control group has left if less. None: unknown."""
+    limits = [_mem_available(proc / "meminfo"), _cgroup_left(proc / "self" / "cgroup", cgroup)]
+    known = [limit for limit in limits if limit is not None]
+    return min(known) if known else None
+
+
+def _mem_available(meminfo: Path) -> int | None:
+    try:
+        lines = meminfo.read_text().splitlines()
+    except OSError:
+        return None
+    return next((int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:")), None)
+
+
+def _cgroup_left(self_cgroup: Path, root: Path) -> int | None:
+    """Memory left below the tightest limit on the way up from this process's (version 2) control group."""
+    try:
+        entries = self_cgroup.read_text().splitlines()
+    except OSError:
+        return None
+    own = next((entry[3:].strip("/") for entry in entries if entry.startswith("0::")), None)
+    if own is None:
+        return None
+    left: list[int] = []
+    for folder in (root / own, *(root / own).parents):
+        try:
+            limit, used = (
+                (folder / "memory.max").read_text().strip(),
+                (folder / "memory.current").read_text().strip(),
+            )
+        except OSError:
+            continue
+        if limit.isdigit() and used.isdigit():
+            left.append(max(0, int(limit) - int(used)))
+    return min(left, default=None)
+
+
+def check_memory(host: str, needed: int, available: int | None, scale: float) -> None:
+    """Raise `PreflightError` where the ranks of a host need more bytes than it has, naming the scale that would fit."""
+    if available is None or needed <= available:
+        return
+    fitting = _round_down(scale * available / needed)
+    raise PreflightError(
+        f"host {host} has {available / 1e9:.2f} GB of memory available, but the message buffers of its ranks need "
+        f"{needed / 1e9:.2f} GB; --scale {fitting:g} would fit"
+    )
+
+
+def _round_down(value: float) -> float:
+    """Two significant digits, rounded towards zero."""
+    unit = 10.0 ** (floor(log10(value)) - 1) if value > 0 else 1.0
+    return floor(value / unit) * unit
