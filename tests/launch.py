@@ -1,7 +1,7 @@
 """Real MPI jobs for the tests: the one place that knows how each MPI is launched.
 
-A job can neither hang a test nor outlive it. It has a time limit, and all of its processes are found by a mark
-in their environment: launchers put ranks into sessions of their own, so no process group holds them all.
+A job can neither hang a test nor outlive it. It has a time limit, and its processes are found by a mark in their
+environment: launchers put ranks into sessions of their own, so no process group holds them all.
 """
 
 from __future__ import annotations
@@ -195,8 +195,8 @@ class Mpi:
     ) -> Completed:
         """Run a test program on `n` ranks; where one rank raises, the test fails and shows its traceback.
 
-        `program` is the text or the path of a program, or a function without closure that imports what it needs.
-        It gets `args` as its arguments: strings.
+        `program` is the text or the path of a program, or a function without closure that imports what it
+        needs. `args` are its arguments, as strings.
         """
         with tempfile.TemporaryDirectory() as directory:
             path = Path(directory) / "ranks.py"
