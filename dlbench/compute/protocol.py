@@ -15,7 +15,7 @@ class Phase(Protocol):
 
     @property
     def gemms(self) -> Sequence[tuple[int, int, int, float]]:
-        """Matrix products as (m, n, k, count): C[m, n] = A[m, k] B[k, n], `count` times; fractions are allowed."""
+        """Matrix products (m, n, k, count): C[m, n] = A[m, k] B[k, n], `count` times; fractions are allowed."""
 
 
 class Compute(Protocol):
@@ -32,8 +32,9 @@ class Compute(Protocol):
         """Allocate what the phases need; called once, before the first `bind`."""
 
     def bind(self, phase: Phase, progress: Callable[[], None] | None = None) -> Callable[[], None]:
-        """Turn the phase into a call that returns when it is over; made once, so that the call itself is lean.
+        """Turn the phase into a call that returns when it is over; bound once, so that the call is lean.
 
-        `progress` drives the requests that are in flight during the phase and is called now and then while it lasts.
-        Without it the phase runs in one piece: right where nothing is in flight, or where the library needs no help.
+        `progress` drives the requests that are in flight during the phase, and is called now and then while it
+        lasts. Without it the phase runs in one piece: right where nothing is in flight, or where the library
+        needs no help.
         """

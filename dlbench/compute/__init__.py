@@ -1,0 +1,26 @@
+"""Compute models, by the name that options and records use."""
+
+from __future__ import annotations
+
+from dlbench.compute.gemm import GemmCompute
+from dlbench.compute.none import NoCompute
+from dlbench.compute.protocol import Compute
+from dlbench.compute.sleep import SleepCompute
+from dlbench.errors import OptionError
+
+COMPUTE_MODELS = (NoCompute.name, SleepCompute.name, GemmCompute.name)
+
+
+def create(name: str, *, ranks_per_core: float, seed: int) -> Compute:
+    """Compute model of that name for a rank that shares its cores as `ranks_per_core` says.
+
+    Raises `OptionError` for an unknown name.
+    """
+    match name:
+        case NoCompute.name:
+            return NoCompute()
+        case SleepCompute.name:
+            return SleepCompute(ranks_per_core)
+        case GemmCompute.name:
+            return GemmCompute(seed)
+    raise OptionError(f"unknown compute model {name!r}; use {', '.join(COMPUTE_MODELS)}")

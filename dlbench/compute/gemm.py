@@ -1,0 +1,125 @@
+"""The phases' real matrix products, on the CPU through NumPy in float32."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Iterator
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dlbench.compute.none import no_time
+from dlbench.compute.protocol import Phase
+
+POOL_BYTES = 80 * 2**20
+"""Bound on each of the three operand pools."""
+_ELEMENT_BYTES = 4
+
+
+class Block(NamedTuple):
+    """A product C[rows, columns] = A[rows, k] B[k, columns] that fits the pools, done `times` times."""
+
+    rows: int
+    columns: int
+    k: int
+    times: int
+
+    @property
+    def flops(self) -> int:
+        """2 × rows × columns × k for every time."""
+        return 2 * self.rows * self.columns * self.k * self.times
+
+
+def _spans(total: int, step: int) -> Iterator[tuple[int, int]]:
+    """Cut `total` into pieces of `step` and a remainder, as (length, times)."""
+    whole, rest = divmod(total, step)
+    if whole:
+        yield step, whole
+    if rest:
+        yield rest, 1
+
+
+def blocks(phase: Phase, pool_bytes: int = POOL_BYTES) -> list[Block]:
+    """Products that make up a phase.
+
+    `count` products of m rows are count × m rows, rounded to whole ones and at least one where count > 0: 0.02 of
+    a product is its first 0.02 m rows. Rows, and columns where one weight matrix alone outgrows its pool, are cut
+    so that each operand fits its pool.
+    """
+    pool = pool_bytes // _ELEMENT_BYTES
+    found = []
+    for m, n, k, count in phase.gemms:
+        columns = min(n, max(1, pool // k))
+        step = max(1, pool // max(k, columns))
+        total = max(1, round(count * m)) if count > 0 else 0
+        found += [
+            Block(rows, width, k, products * row_blocks * column_blocks)
+            for height, products in _spans(total, m)
+            for rows, row_blocks in _spans(height, step)
+            for width, column_blocks in _spans(n, columns)
+        ]
+    return found
+
+
+class GemmCompute:
+    """Performs the matrix products of a phase.
+
+    Operands hold random numbers from `seed`. All phases share three pools, of at most `pool_bytes` each, so the
+    memory does not grow with the model; results overwrite each other.
+    """
+
+    name = "gemm"
+
+    def __init__(self, seed: int = 0, pool_bytes: int = POOL_BYTES) -> None:
+        self.seed = seed
+        self.pool_bytes = pool_bytes
+        self._left = self._right = self._out = np.empty(0, np.float32)
+
+    def describe(self) -> dict[str, str]:
+        """Precision, library and BLAS threads."""
+        threads = os.environ.get("OMP_NUM_THREADS") or os.environ.get("OPENBLAS_NUM_THREADS")
+        return {
+            "precision": "float32",
+            "library": f"NumPy {np.__version__}",
+            "blas_threads": threads or "as many as cores; set OMP_NUM_THREADS to cores per rank",
+        }
+
+    def prepare(self, phases: Iterable[Phase]) -> None:
+        """Allocate and fill the pools for the largest block of the phases."""
+        found = [block for phase in phases for block in blocks(phase, self.pool_bytes)]
+        random = np.random.default_rng(self.seed)
+
+        def pool(elements: Iterable[int]) -> NDArray[np.float32]:
+            return random.random(max(elements, default=0), np.float32) - np.float32(0.5)
+
+        self._left = pool(block.rows * block.k for block in found)
+        self._right = pool(block.k * block.columns for block in found)
+        self._out = pool(block.rows * block.columns for block in found)
+
+    def flops(self, phase: Phase) -> int:
+        """FLOPs that a call of the bound phase performs: the phase's own, up to the rounding to whole rows."""
+        return sum(block.flops for block in blocks(phase, self.pool_bytes))
+
+    def bind(self, phase: Phase, progress: Callable[[], None] | None = None) -> Callable[[], None]:
+        """Bind a phase that was among those prepared; `progress` is called after every product."""
+        products = [(*self._operands(block), block.times) for block in blocks(phase, self.pool_bytes)]
+        matmul, after_each = np.matmul, progress or no_time
+
+        def multiply() -> None:
+            for left, right, out, times in products:
+                for _ in range(times):
+                    matmul(left, right, out=out)
+                    after_each()
+
+        return multiply
+
+    def _operands(self, block: Block) -> tuple[NDArray[np.float32], NDArray[np.float32], NDArray[np.float32]]:
+        def view(pool: NDArray[np.float32], rows: int, columns: int) -> NDArray[np.float32]:
+            return pool[: rows * columns].reshape(rows, columns)
+
+        return (
+            view(self._left, block.rows, block.k),
+            view(self._right, block.k, block.columns),
+            view(self._out, block.rows, block.columns),
+        )

@@ -1,0 +1,28 @@
+"""No computation at all: communication back to back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from dlbench.compute.protocol import Phase
+
+
+class NoCompute:
+    """Every phase is over at once."""
+
+    name = "none"
+
+    def describe(self) -> dict[str, str]:
+        """Return nothing: there is nothing to tell."""
+        return {}
+
+    def prepare(self, phases: Iterable[Phase]) -> None:
+        """Nothing to allocate."""
+
+    def bind(self, phase: Phase, progress: Callable[[], None] | None = None) -> Callable[[], None]:
+        """Bind a phase to the empty call."""
+        return no_time
+
+
+def no_time() -> None:
+    """Take no time."""
