@@ -46,9 +46,7 @@ class Layout:
             degrees = " × ".join(str(degree) for _, degree in self.factors())
             product = degrees if len(self.factors()) == 1 else f"{degrees} = {self.replica_size}"
             sizes = ", ".join(str(self.replica_size * factor) for factor in self._suggested_factors())
-            raise LayoutError(
-                f"world size {self.world_size} is not a multiple of {names} = {product}; use {sizes}, …"
-            )
+            raise LayoutError(f"world size {self.world_size} is not a multiple of {names} = {product}; use {sizes}, …")
 
     def _suggested_factors(self) -> tuple[int, int, int]:
         below = max(1, self.world_size // self.replica_size)
@@ -110,4 +108,6 @@ class Layout:
 
     def _require_inner(self, scope: Scope) -> None:
         if scope is not self.inner_scope:
-            raise LayoutError(f"this layout has no {scope} dimension; it has {self.inner_scope or 'none inside a stage'}")
+            raise LayoutError(
+                f"this layout has no {scope} dimension; it has {self.inner_scope or 'none inside a stage'}"
+            )

@@ -1,0 +1,235 @@
+"""A strategy with all its options settled: what `configure` returns and everything else takes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from itertools import groupby
+from typing import NamedTuple
+
+from dlbench.errors import LayoutError, OptionError
+from dlbench.specs import MESSAGE_DTYPES, GpuSpec, ModelSpec
+from dlbench.strategies.degrees import choose_degrees, inner_option
+from dlbench.strategies.layout import Coordinates, Layout
+from dlbench.strategies.ops import COLLECTIVES, COMMUNICATIONS, Op, Wait
+from dlbench.strategies.pipeline import Stage
+from dlbench.strategies.registry import get_strategy
+from dlbench.strategies.strategy import Strategy, Workload
+
+DEFAULT_DTYPE = "bf16"
+DEFAULT_LOCAL_BATCH = 16
+
+
+class Role(NamedTuple):
+    """Ranks that run the same program, apart from whom they send to."""
+
+    name: str
+    """`every rank`, `stage 0`, `stages 1-6`."""
+    rank: int
+    """The first of them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Configuration:
+    """A strategy, its work, its layout, and in words every departure from the paper's defaults."""
+
+    strategy: Strategy
+    workload: Workload
+    layout: Layout
+    notes: tuple[str, ...] = ()
+
+    def ops(self, rank: int) -> Iterator[Op]:
+        """The ops of one rank, one by one. A group of one exchanges nothing, so its communication is left out."""
+        alone: set[str] = set()
+        for op in self.strategy.program(self.workload, self.layout, rank):
+            match op:
+                case Wait(requests):
+                    started = tuple(request for request in requests if request not in alone)
+                    if started:
+                        yield Wait(started)
+                case _ if isinstance(op, COMMUNICATIONS) and self.layout.group_size(op.group) == 1:
+                    alone.add(op.buffer.name)
+                case _:
+                    yield op
+
+    def program(self, rank: int) -> tuple[Op, ...]:
+        """The ops of one rank. Raises `OptionError` where there is no such rank."""
+        if not 0 <= rank < self.layout.world_size:
+            raise OptionError(f"there is no rank {rank}; ranks are 0 to {self.layout.world_size - 1}")
+        return tuple(self.ops(rank))
+
+    def degrees(self) -> dict[str, int]:
+        """Degrees of parallelism that the strategy has: pp, tp, ep, sharding."""
+        return {name: degree for name, degree in self.layout.factors() if name in self.strategy.defaults}
+
+    def roles(self) -> tuple[Role, ...]:
+        """Every distinct program, by its first rank: stages differ by their place and by what they hold."""
+        pp = self.layout.pp
+        if pp == 1:
+            return (Role("every rank", 0),)
+
+        def kind(stage: int) -> tuple[bool, bool, Stage]:
+            return stage == 0, stage == pp - 1, Stage.at(self.workload, self.layout, stage)
+
+        stages = [tuple(same) for _, same in groupby(range(pp), kind)]
+        return tuple(
+            Role(
+                f"stage {same[0]}" if len(same) == 1 else f"stages {same[0]}-{same[-1]}",
+                self.layout.rank(Coordinates(inner=0, stage=same[0], replica=0)),
+            )
+            for same in stages
+        )
+
+
+def configure(  # noqa: PLR0913 (the options of a run, all by keyword)
+    strategy: Strategy | str,
+    *,
+    world_size: int,
+    model: ModelSpec,
+    gpu: GpuSpec,
+    dtype: str = DEFAULT_DTYPE,
+    local_batch: int = DEFAULT_LOCAL_BATCH,
+    sequence_length: int | None = None,
+    scale: float = 1.0,
+    time_scale: float = 1.0,
+    **own: int | None,
+) -> Configuration:
+    """Settle all options of a strategy.
+
+    `own` are the strategy's own options (microbatches, buckets, units, sharding, pp, tp, ep); None, as everywhere,
+    is the default. Smaller runs than the paper's use the degrees that fit, see `degrees.choose_degrees`. Sequence
+    length changes compute and messages; the parameters stay the model's, learned positions included.
+
+    Raises `OptionError` for an option that the strategy does not have or a value out of range, `LayoutError` where
+    the world size does not fit, `SpecError` where the GPU has no peak for the dtype.
+    """
+    if isinstance(strategy, str):
+        strategy = get_strategy(strategy)
+    given = _own_options(strategy, own)
+    length = model.sequence_length if sequence_length is None else sequence_length
+    _check_positive({"local-batch": local_batch, "sequence-length": length, **given})
+    _check_factor("scale", scale)
+    _check_factor("time-scale", time_scale)
+    _check_dtype(gpu, dtype)
+    degrees, notes = choose_degrees(strategy, world_size, given)
+    settled = {**strategy.defaults, **given, **degrees}
+    workload = Workload(
+        model=model,
+        gpu=gpu,
+        dtype=dtype,
+        local_batch=local_batch,
+        microbatches=settled.get("microbatches", 1),
+        sequence_length=length,
+        buckets=settled.get("buckets", 0),
+        units=settled.get("units", 0),
+        scale=scale,
+        time_scale=time_scale,
+    )
+    layout = _layout(strategy, world_size, degrees, given)
+    _check_model(workload, degrees)
+    configuration = Configuration(strategy, workload, layout)
+    notes = (*_workload_notes(strategy, workload, given), *notes, *_lone_groups(configuration))
+    return Configuration(strategy, workload, layout, notes)
+
+
+def _own_options(strategy: Strategy, options: Mapping[str, int | None]) -> dict[str, int]:
+    given = {name: value for name, value in options.items() if value is not None}
+    for name in given:
+        if name not in strategy.defaults:
+            known = ", ".join(f"--{option}" for option in strategy.defaults)
+            raise OptionError(f"{strategy.name} has no option --{name}; its own options are {known}")
+    return given
+
+
+def _check_positive(values: Mapping[str, int]) -> None:
+    for name, value in values.items():
+        if value < 1:
+            raise OptionError(f"--{name} {value} is out of range; use 1 or more")
+
+
+def _check_factor(name: str, factor: float) -> None:
+    if not (math.isfinite(factor) and factor > 0):
+        raise OptionError(f"--{name} {factor} is out of range; use a finite number above 0")
+
+
+def _check_dtype(gpu: GpuSpec, dtype: str) -> None:
+    if dtype not in MESSAGE_DTYPES:
+        raise OptionError(f"unknown dtype {dtype!r}; messages can be {', '.join(MESSAGE_DTYPES)}")
+    gpu.peak(dtype)
+
+
+def _check_model(workload: Workload, degrees: Mapping[str, int]) -> None:
+    model, pp, ep = workload.model, degrees.get("pp", 1), degrees.get("ep")
+    if workload.local_batch % workload.microbatches:
+        divisors = ", ".join(str(n) for n in _divisors(workload.local_batch))
+        raise OptionError(
+            f"--microbatches {workload.microbatches} does not divide "
+            f"--local-batch {workload.local_batch}; use {divisors}"
+        )
+    if pp > model.layers:
+        raise OptionError(
+            f"pp = {pp} is more than the {model.layers} layers of {model.name}; set --pp to {model.layers} or less"
+        )
+    if ep is None:
+        return
+    if model.experts == 1:
+        raise OptionError(f"{model.name} has no experts, which expert parallelism needs; use mixtral-8x7b or its like")
+    if model.experts % ep:
+        fitting = ", ".join(str(n) for n in _divisors(model.experts))
+        raise OptionError(
+            f"ep = {ep} does not divide the {model.experts} experts of {model.name}; set --ep to {fitting}"
+        )
+
+
+def _divisors(number: int) -> list[int]:
+    small = [n for n in range(1, math.isqrt(number) + 1) if number % n == 0]
+    return sorted({*small, *(number // n for n in small)})
+
+
+def _layout(strategy: Strategy, world_size: int, degrees: Mapping[str, int], given: Mapping[str, int]) -> Layout:
+    try:
+        return Layout(
+            world_size=world_size,
+            pp=degrees.get("pp", 1),
+            inner=degrees.get(inner_option(strategy), 1),
+            inner_scope=strategy.inner_scope,
+        )
+    except LayoutError as error:
+        choices = "/".join(f"--{name}" for name in degrees if name not in given)
+        if not choices or world_size < 1:
+            raise
+        raise LayoutError(f"{error} (or set {choices})") from None
+
+
+def _workload_notes(strategy: Strategy, workload: Workload, given: Mapping[str, int]) -> Iterator[str]:
+    model = workload.model
+    if model.name not in strategy.models:
+        yield f"model {model.name}; the paper trains {' or '.join(strategy.models)}"
+    if workload.dtype != DEFAULT_DTYPE:
+        yield f"dtype {workload.dtype}; the paper's is {DEFAULT_DTYPE}"
+    if workload.local_batch != DEFAULT_LOCAL_BATCH:
+        yield f"local batch {workload.local_batch}; the paper's is {DEFAULT_LOCAL_BATCH}"
+    if workload.sequence_length != model.sequence_length:
+        yield (
+            f"sequence length {workload.sequence_length} for compute and messages; {model.name} has "
+            f"{model.sequence_length}, and its parameters stay as published"
+        )
+    for name, value in given.items():
+        if value != strategy.defaults[name]:
+            yield f"{name} = {value} as asked; the paper's is {strategy.defaults[name]}"
+    if workload.scale != 1:
+        yield f"messages have {workload.scale:g} times their elements"
+    if workload.time_scale != 1:
+        yield f"compute has {workload.time_scale:g} times its FLOPs, bytes and time"
+
+
+def _lone_groups(configuration: Configuration) -> Iterator[str]:
+    layout = configuration.layout
+    scopes = {
+        op.group: None
+        for op in configuration.strategy.program(configuration.workload, layout, 0)
+        if isinstance(op, COLLECTIVES) and layout.group_size(op.group) == 1
+    }
+    for scope in scopes:
+        yield f"no {scope} communication: a group of one exchanges nothing"
