@@ -25,17 +25,23 @@ class Request(Protocol):
 
 
 class Buffer(Protocol):
-    """Memory for messages, allocated by the backend that uses it."""
+    """Memory for messages, allocated by the backend that uses it.
+
+    Behind the last element lies a guard: bytes of known content that no message may touch.
+    """
 
     @property
     def elements(self) -> int:
         """Capacity in elements."""
 
-    def read(self) -> NDArray[Any]:
-        """Host copy or view of the content, shape (elements,), in the dtype that carries the run's dtype."""
+    def read(self, start: int = 0, stop: int | None = None) -> NDArray[Any]:
+        """Host copy or view of elements `start` to `stop`, in the dtype that carries the run's dtype."""
 
-    def write(self, values: NDArray[Any]) -> None:
-        """Replace the whole content, shape (elements,)."""
+    def write(self, values: NDArray[Any], start: int = 0) -> None:
+        """Replace the content from element `start` on by `values`, one-dimensional, of the carrier's dtype."""
+
+    def guard_intact(self) -> bool:
+        """Whether the bytes behind the last element are as they were written."""
 
 
 BufferT = TypeVar("BufferT", bound=Buffer)
@@ -67,6 +73,12 @@ class Communicator(Protocol[BufferT]):
 
     def carrier(self, dtype: str) -> np.dtype[Any]:
         """NumPy dtype in which `Buffer.read` and `Buffer.write` see elements of `dtype`."""
+
+    def precision(self, dtype: str) -> int:
+        """Significant bits of an element of `dtype` in this backend's sums.
+
+        16 for a bf16 that is summed as an unsigned 16-bit integer, 8 for one that is summed as a float.
+        """
 
     def allreduce(self, send: BufferT, receive: BufferT) -> None:
         """Sum `send` over the group into `receive`."""

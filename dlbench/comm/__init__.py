@@ -1,0 +1,1 @@
+"""Communication backends: the `Communicator` protocol, its implementations, and the payloads that check them."""
