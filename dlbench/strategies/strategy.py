@@ -105,6 +105,6 @@ class Strategy:
     program: Program
 
     @property
-    def default_model(self) -> str:
-        """The model that runs if none is named."""
+    def model(self) -> str:
+        """Name of the model that runs if none is asked for."""
         return self.models[0]

@@ -1,0 +1,74 @@
+"""The options that say what is trained and how it is spread: declared once, for every command that takes them."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping
+from typing import Any
+
+from dlbench.arguments import at_least, more_than
+from dlbench.specs import MESSAGE_DTYPES
+from dlbench.strategies.configuration import DEFAULT_DTYPE, DEFAULT_LOCAL_BATCH
+from dlbench.strategies.registry import STRATEGIES
+
+DEFAULT_GPU = "b200"
+WORKLOAD_OPTIONS = (
+    "dtype",
+    "local_batch",
+    "sequence_length",
+    "microbatches",
+    "buckets",
+    "units",
+    "sharding",
+    "pp",
+    "tp",
+    "ep",
+    "scale",
+    "time_scale",
+)
+"""Those that become arguments of `configure`, under the same names."""
+
+
+def add_workload_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the options. An option that is not given is None: the default is the strategy's, as its help says."""
+    work = parser.add_argument_group("what is trained")
+    models = ", ".join(f"{strategy.name} {strategy.model}" for strategy in STRATEGIES.values())
+    work.add_argument("--model", metavar="NAME", help=f"model spec, by name or path (default: {models})")
+    work.add_argument(
+        "--gpu", metavar="NAME", help=f"GPU spec whose roofline times the compute (default {DEFAULT_GPU})"
+    )
+    work.add_argument(
+        "--dtype", choices=MESSAGE_DTYPES, help=f"datatype of compute and messages (default {DEFAULT_DTYPE})"
+    )
+    _integer(work, "--local-batch", f"samples per replica and iteration (default {DEFAULT_LOCAL_BATCH})")
+    _integer(work, "--sequence-length", "tokens per sample (default: the model's)")
+
+    spread = parser.add_argument_group("how it is spread over the ranks")
+    _integer(spread, "--microbatches", f"parts of the local batch in a pipeline {_defaults('microbatches')}")
+    _integer(spread, "--buckets", f"parts of the gradients {_defaults('buckets')}")
+    _integer(spread, "--units", f"parts of the parameters {_defaults('units')}")
+    _integer(spread, "--sharding", f"ranks that share a copy of the parameters {_defaults('sharding')}")
+    _integer(spread, "--pp", f"pipeline stages {_defaults('pp')}")
+    _integer(spread, "--tp", f"ranks that share a layer {_defaults('tp')}")
+    _integer(spread, "--ep", f"ranks that share the experts {_defaults('ep')}")
+
+    size = parser.add_argument_group("how large it is")
+    size.add_argument(
+        "--scale", type=more_than(0.0), metavar="F", help="factor on the elements of every message (default 1)"
+    )
+    size.add_argument("--time-scale", type=more_than(0.0), metavar="F", help="factor on all compute (default 1)")
+
+
+def workload_options(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Keyword arguments of `configure` from parsed options: those that were given."""
+    return {name: arguments[name] for name in WORKLOAD_OPTIONS if arguments.get(name) is not None}
+
+
+def _integer(group: argparse._ArgumentGroup, option: str, text: str) -> None:
+    group.add_argument(option, type=at_least(1), metavar="N", help=text)
+
+
+def _defaults(option: str) -> str:
+    values = {name: strategy.defaults[option] for name, strategy in STRATEGIES.items() if option in strategy.defaults}
+    default = "/".join(str(value) for value in dict.fromkeys(values.values()))
+    return f"({', '.join(values)}; default {default})"
