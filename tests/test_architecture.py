@@ -1,0 +1,134 @@
+"""The rooms of the house: who may import whom, and what a rank process may load."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import grimp
+import pytest
+from importlinter.cli import lint_imports
+
+CHECKOUT = Path(__file__).parents[1]
+
+ENTRY_POINTS = ("dp", "fsdp", "dp_pp", "dp_pp_tp", "dp_pp_ep")
+GROUND = {"errors"}
+STRATEGIES = GROUND | {"strategies", "roofline", "specs", "arguments"}
+RUN = STRATEGIES | {"runtime", "comm", "compute", "records", "statistics"}
+
+MAY_IMPORT: dict[str, set[str]] = {
+    "errors": set(),
+    "specs": GROUND,
+    "records": GROUND,
+    "statistics": GROUND,
+    "arguments": GROUND,
+    "roofline": GROUND | {"specs"},
+    "comm": GROUND,
+    "compute": GROUND,
+    "strategies": GROUND | {"specs", "roofline", "arguments"},
+    "runtime": RUN - {"runtime"},
+    "simulator": STRATEGIES | {"records", "statistics"},
+    "allocators": STRATEGIES,
+    "slurm": GROUND | {"allocators", "records"},
+    "analysis": GROUND | {"records", "specs", "statistics"},
+    **{entry: RUN for entry in ENTRY_POINTS},
+    "cli": RUN | {"simulator", "allocators", "slurm", "analysis", *ENTRY_POINTS},
+    "__main__": {"cli"},
+}
+"""Rooms of dlbench that each room may import, itself aside."""
+
+RANK_PACKAGES = {"dlbench", "numpy", "mpi4py", "msgspec"}
+COMMAND_LINE_PACKAGES = {"pandas", "scipy", "matplotlib", "jinja2", "typer", "click", "rich", "yaml"}
+
+
+def room(module: str) -> str:
+    """`dlbench.specs.models` lies in the room `specs`; the package itself is no room."""
+    return module.partition(".")[2].partition(".")[0]
+
+
+def violations(graph: grimp.ImportGraph) -> list[str]:
+    """Imports that the table forbids, and modules that lie in no room of it."""
+    found = [f"{module} lies in no room" for module in graph.modules if room(module) not in {"", *MAY_IMPORT}]
+    for importer in graph.modules:
+        allowed = {"", room(importer)} | MAY_IMPORT.get(room(importer), set())
+        for imported in graph.find_modules_directly_imported_by(importer):
+            if room(imported) not in allowed:
+                found.append(f"{importer} imports {imported}")
+    return sorted(found)
+
+
+def graph_of(*imports: tuple[str, str]) -> grimp.ImportGraph:
+    graph = grimp.ImportGraph()
+    for importer, imported in imports:
+        graph.add_import(importer=importer, imported=imported)
+    return graph
+
+
+def test_every_room_imports_only_what_the_design_allows_it() -> None:
+    assert violations(grimp.build_graph("dlbench", cache_dir=None)) == []
+
+
+def test_the_floors_that_pre_commit_checks_hold() -> None:
+    assert lint_imports(config_filename=str(CHECKOUT / "pyproject.toml"), no_cache=True) == 0
+
+
+@pytest.mark.parametrize(
+    ("importer", "imported"),
+    [
+        ("dlbench.specs.load", "dlbench.records.schema"),
+        ("dlbench.records.writer", "dlbench.specs"),
+        ("dlbench.comm.mpi", "dlbench.compute.sleep"),
+        ("dlbench.compute.gemm", "dlbench.roofline"),
+        ("dlbench.strategies.layout", "dlbench.comm.protocol"),
+        ("dlbench.runtime.executor", "dlbench.simulator"),
+        ("dlbench.runtime.runner", "dlbench.allocators"),
+        ("dlbench.runtime.runner", "dlbench.cli.main"),
+        ("dlbench.analysis.load", "dlbench.runtime"),
+        ("dlbench.dp", "dlbench.fsdp"),
+    ],
+)
+def test_an_import_upwards_or_sideways_is_found(importer: str, imported: str) -> None:
+    assert violations(graph_of((importer, imported))) == [f"{importer} imports {imported}"]
+
+
+def test_an_import_downwards_or_within_a_room_is_fine() -> None:
+    graph = graph_of(
+        ("dlbench.strategies.data_parallel", "dlbench.strategies.ops"),
+        ("dlbench.strategies.ops", "dlbench.roofline"),
+        ("dlbench.comm.mpi", "dlbench.errors"),
+        ("dlbench.cli.run", "dlbench"),
+    )
+    assert violations(graph) == []
+
+
+def test_a_module_outside_the_rooms_is_found() -> None:
+    graph = grimp.ImportGraph()
+    graph.add_module("dlbench.utils")
+    assert violations(graph) == ["dlbench.utils lies in no room"]
+
+
+LOADED_BY = """
+import json, sys
+before = set(sys.modules)
+import {module}
+print(json.dumps(sorted({{name.partition(".")[0] for name in set(sys.modules) - before}})))
+"""
+
+
+@pytest.mark.parametrize("entry", ENTRY_POINTS)
+def test_a_rank_process_loads_numpy_mpi4py_and_msgspec_only(entry: str) -> None:
+    printed = subprocess.run(
+        [sys.executable, "-c", LOADED_BY.format(module=f"dlbench.{entry}")],
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
+    loaded = set(json.loads(printed))
+    third_party = {
+        name for name in loaded - set(sys.stdlib_module_names) if not name.startswith(("_cython", "cython_"))
+    }
+    assert loaded >= {"dlbench", "numpy", "mpi4py"}
+    assert not loaded & COMMAND_LINE_PACKAGES
+    assert third_party <= RANK_PACKAGES
