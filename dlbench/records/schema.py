@@ -5,17 +5,26 @@ whose `kind` names its type. With op recording, `NAME.ops.npy` lies beside it: o
 `numpy.save`, shape (ranks, ops, 2): enter and leave of every op in seconds of the global clock, NaN where a rank's
 program is shorter than the longest.
 
-All times are seconds. Lists "per rank" have `world_size` entries in rank order.
+All times are seconds. Lists "per rank" have `world_size` entries in rank order. The docstrings of the fields are the
+descriptions of the published JSON Schema (`dlbench.records.publish`).
 """
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import Meta
 
 SCHEMA_VERSION = 1
+
+DTYPE_BYTES = {"fp64": 8, "fp32": 4, "bf16": 2, "fp16": 2, "fp8": 1}
+"""Bytes per element of each dtype that a record can name."""
+
+HEADER_START = b'{"kind":"header"'
+END_START = b'{"kind":"end"'
+"""How a line of its kind begins in the file: the writer puts the kind first and no blanks."""
 
 Positive = Annotated[int, Meta(ge=1)]
 NonNegative = Annotated[int, Meta(ge=0)]
@@ -27,13 +36,19 @@ class Message(msgspec.Struct, frozen=True, kw_only=True):
     """A row of the message table: one kind of communication of one size."""
 
     operation: str
+    """allreduce, allgather, reduce_scatter, alltoall, send, or recv."""
     scope: str
+    """Which ranks take part: world, replica, pipeline, tensor, expert, or shard."""
     group_size: Positive
+    """Ranks that take part."""
     count: Positive
     """Times per iteration on the rank that does it most often."""
     elements: Positive
+    """Count that MPI takes: whole vector, shard, chunk, or message."""
     bytes: Positive
+    """`elements` × bytes per element of the dtype."""
     blocking: bool
+    """False where the communication is started and waited for later."""
 
 
 class Backend(msgspec.Struct, frozen=True, kw_only=True):
@@ -46,7 +61,9 @@ class Backend(msgspec.Struct, frozen=True, kw_only=True):
     carrier: str
     """Datatype that carried the run's dtype, e.g. `MPI_UINT16_T`."""
     persistent: bool = False
+    """Whether collectives were persistent requests."""
     launcher: str = ""
+    """What started the ranks, e.g. mpiexec or srun."""
 
 
 class ClockModel(msgspec.Struct, frozen=True, kw_only=True):
@@ -57,12 +74,15 @@ class ClockModel(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     reference: float
-    """Local time at which the offsets hold."""
+    """Local time at which the offsets hold, seconds."""
     offset: list[float]
+    """Per rank, seconds."""
     drift: list[float]
+    """Per rank, seconds per second."""
     uncertainty: list[Seconds]
+    """Per rank, seconds: bound on the error of the offset."""
     unix_epoch: float
-    """Unix time at global time 0: compares runs on wall-clock time."""
+    """Unix time at global time 0, seconds: compares runs on wall-clock time."""
 
 
 class OpEntry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -71,11 +91,15 @@ class OpEntry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     op: str
     """compute, wait, or the name of a communication."""
     scope: str = ""
+    """Scope of a communication."""
     name: str = ""
     """Phase or buffer; for a wait, its requests joined with commas."""
     elements: int = 0
+    """Elements of a communication, as in the message table."""
     peer: int = -1
+    """Rank in the group that a send or receive talks to."""
     blocking: bool = True
+    """False for a communication that a later wait completes."""
     seconds: float = 0.0
     """Duration by the roofline, for compute."""
 
@@ -84,57 +108,84 @@ class OpTable(msgspec.Struct, frozen=True, kw_only=True):
     """The ops of all ranks that run the same program."""
 
     ranks: list[NonNegative]
+    """World ranks that run this program; every rank is in one table."""
     ops: list[OpEntry]
+    """One entry per op, in program order."""
 
 
 class Header(msgspec.Struct, frozen=True, kw_only=True, tag="header", tag_field="kind"):
     """First line: all that is needed to repeat the run and to interpret it."""
 
     schema_version: Literal[1] = 1
+    """Version of the format."""
     run_id: str
+    """Name of the run, the file's name without its ending."""
     created: str
     """UTC, ISO 8601."""
     simulated: bool = False
+    """True where a network model, not a machine, gave the times."""
     strategy: str
+    """Parallelisation strategy, e.g. dp or dp_pp_tp."""
     model: dict[str, Any]
     """The whole model spec, and its derived `parameters`."""
     gpu: dict[str, Any]
     """The whole GPU spec."""
     world_size: Positive
+    """Ranks of the run."""
     replicas: Positive
+    """Copies of the model; replicas × product of the degrees = world_size."""
     degrees: dict[str, Positive]
     """pp, tp, ep, sharding, as far as the strategy has them."""
     notes: list[str] = []
     """Where the run departs from the strategy's defaults, in words."""
     dtype: str
+    """bf16, fp16, fp32, fp64, or fp8."""
     local_batch: Positive
+    """Samples per replica and iteration."""
     microbatches: Positive
+    """Parts into which a pipeline cuts the local batch; 1 without a pipeline."""
     sequence_length: Positive
+    """Tokens (or patches) per sample."""
     buckets: NonNegative = 0
+    """Gradient buckets of data parallelism; 0 for other strategies."""
     units: NonNegative = 0
+    """Units of fully sharded data parallelism; 0 for other strategies."""
     scale: Factor = 1.0
     """Factor on message sizes."""
     time_scale: Factor = 1.0
     """Factor on compute."""
     compute: str
+    """Compute model: what stood in for the computation, e.g. sleep or gemm."""
     backend: Backend
+    """What carried the messages."""
     messages: list[Message]
+    """Message table."""
     memory_bytes: NonNegative
     """Message buffers of the rank that needs most."""
     system: str = ""
+    """Name of the system spec."""
     placement: str = ""
+    """Placement class, e.g. intra-group."""
     experiment: str = ""
+    """Experiment that the run belongs to."""
     job: str = ""
+    """Job of the experiment, or of the batch system."""
     labels: dict[str, str] = {}
+    """Free labels from the command line."""
     seed: int
+    """Seed of everything random in the run."""
     hosts: list[str]
     """Per rank."""
     devices: list[str]
     """Per rank."""
     environment: dict[str, str]
+    """Environment variables that matter to the run."""
     clock: ClockModel
+    """Clock model, measured before the first iteration."""
     packages: dict[str, str]
+    """Package versions."""
     command: list[str]
+    """Command line of the ranks."""
     options: dict[str, Any]
     """Every option of the run with its value."""
     op_tables: list[OpTable] = []
@@ -147,20 +198,21 @@ class Iteration(msgspec.Struct, frozen=True, kw_only=True, tag="iteration", tag_
     index: NonNegative
     """Counts from 0, warm-up iterations included."""
     warmup: bool
+    """Warm-up iterations are never counted; they come first."""
     start: float
-    """Global time at which the first rank began."""
+    """Global time at which the first rank began, seconds."""
     skew: list[Seconds]
-    """Per rank: its own begin − `start`."""
+    """Per rank, seconds: its own begin − `start`."""
     runtime: list[Seconds]
-    """Per rank."""
+    """Per rank, seconds."""
     sync_time: list[Seconds]
-    """Per rank: blocking communications + waits for non-blocking ones."""
+    """Per rank, seconds: blocking communications + waits for non-blocking ones."""
     compute: list[Seconds]
-    """Per rank: time in compute phases."""
+    """Per rank, seconds in compute phases."""
     issue: list[Seconds]
-    """Per rank: time to start non-blocking communications; no part of sync_time."""
+    """Per rank, seconds to start non-blocking communications; no part of sync_time."""
     communication: dict[str, list[Seconds]]
-    """Per communication class (`operation/scope`) and rank; the classes add up to sync_time."""
+    """Per communication class (`operation/scope`) and rank, seconds; the classes add up to sync_time."""
     late: list[NonNegative] = []
     """Ranks that came after the agreed start of the window."""
 
@@ -169,7 +221,9 @@ class End(msgspec.Struct, frozen=True, kw_only=True, tag="end", tag_field="kind"
     """Last line: how the run ended. A record without it belongs to a run that was killed."""
 
     status: Literal["completed", "terminated", "failed"]
+    """completed; terminated by a signal or a time limit; failed."""
     reason: str
+    """In words; for a failure, the rank, its host and device."""
     iterations: NonNegative
     """Finished iterations in the record, warm-up included."""
     ended: str
@@ -179,3 +233,13 @@ class End(msgspec.Struct, frozen=True, kw_only=True, tag="end", tag_field="kind"
 
 
 Line = Header | Iteration | End
+
+
+def ops_path(record: Path) -> Path:
+    """Where the ops arrays of a record lie: `NAME.ops.npy` beside `NAME.jsonl`."""
+    return record.with_suffix(".ops.npy")
+
+
+def ops_shape(header: Header) -> tuple[int, int, int]:
+    """Shape of each ops array of a record: (ranks, ops of the longest program, 2)."""
+    return header.world_size, max((len(table.ops) for table in header.op_tables), default=0), 2
