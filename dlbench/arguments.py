@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import argparse
 import difflib
-from collections.abc import Sequence
-from typing import Any, NoReturn
+from collections.abc import Callable, Sequence
+from math import isfinite
+from typing import Any, NoReturn, TypeVar
 
 from dlbench.errors import OptionError
+
+Number = TypeVar("Number", int, float)
 
 
 class ArgumentParser(argparse.ArgumentParser):
@@ -28,16 +31,46 @@ class ArgumentParser(argparse.ArgumentParser):
         """Parse `args` (default: the command line); raises `OptionError` where they are wrong."""
         parsed, unknown = self.parse_known_args(args, namespace)
         if unknown:
-            self.error(self._explain(unknown[0]))
+            self.error(self.explain_unknown(unknown[0]))
         return parsed
 
     def error(self, message: str) -> NoReturn:
         """Raise `OptionError` with the message and where to read more."""
         raise OptionError(f"{message}; see '{self.prog} --help'")
 
-    def _explain(self, unknown: str) -> str:
+    def has_option(self, option: str) -> bool:
+        """Whether the parser knows an option such as `--iterations`."""
+        return option in self._option_string_actions
+
+    def explain_unknown(self, unknown: str) -> str:
+        """What is wrong with an argument that the parser does not know, and what was probably meant."""
         if not unknown.startswith("-"):
             return f"unexpected argument {unknown!r}"
         option = unknown.split("=", 1)[0]
         close = difflib.get_close_matches(option, self._option_string_actions, n=1)
         return f"unknown option {option}" + (f", did you mean {close[0]}?" if close else "")
+
+
+def at_least(minimum: Number) -> Callable[[str], Number]:
+    """Argument type: a finite number of the minimum's type, not less than it."""
+    return _number(type(minimum), lambda value: value >= minimum, f"of {minimum:g} or more")
+
+
+def more_than(bound: float) -> Callable[[str], float]:
+    """Argument type: a finite float above the bound."""
+    return _number(float, lambda value: value > bound, f"above {bound:g}")
+
+
+def _number(kind: type[Number], allowed: Callable[[Number], bool], demand: str) -> Callable[[str], Number]:
+    name = "an integer" if kind is int else "a number"
+
+    def convert(text: str) -> Number:
+        try:
+            value = kind(text)
+        except ValueError:
+            value = None
+        if value is None or not isfinite(value) or not allowed(value):
+            raise argparse.ArgumentTypeError(f"expected {name} {demand}, found {text!r}")
+        return value
+
+    return convert

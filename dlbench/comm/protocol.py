@@ -45,9 +45,10 @@ class Buffer(Protocol):
 
 
 BufferT = TypeVar("BufferT", bound=Buffer)
+RequestT = TypeVar("RequestT", bound=Request)
 
 
-class Communicator(Protocol[BufferT]):
+class Communicator(Protocol[BufferT, RequestT]):
     """A group of ranks that communicate through one backend.
 
     Counts come from the buffers: an all-gather needs receive.elements = size × send.elements, a reduce-scatter the
@@ -98,19 +99,19 @@ class Communicator(Protocol[BufferT]):
     def recv(self, receive: BufferT, peer: int) -> None:
         """Receive the buffer from `peer`."""
 
-    def iallreduce(self, send: BufferT, receive: BufferT) -> Request:
+    def iallreduce(self, send: BufferT, receive: BufferT) -> RequestT:
         """Start `allreduce`."""
 
-    def iallgather(self, send: BufferT, receive: BufferT) -> Request:
+    def iallgather(self, send: BufferT, receive: BufferT) -> RequestT:
         """Start `allgather`."""
 
-    def ireduce_scatter(self, send: BufferT, receive: BufferT) -> Request:
+    def ireduce_scatter(self, send: BufferT, receive: BufferT) -> RequestT:
         """Start `reduce_scatter`."""
 
-    def ialltoall(self, send: BufferT, receive: BufferT) -> Request:
+    def ialltoall(self, send: BufferT, receive: BufferT) -> RequestT:
         """Start `alltoall`."""
 
-    def wait_all(self, requests: Sequence[Request]) -> None:
+    def wait_all(self, requests: Sequence[RequestT]) -> None:
         """Return when every request is complete. The requests may belong to communicators of this backend."""
 
     def progress(self) -> None:

@@ -7,8 +7,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
-from mpi4py import MPI
 from numpy.typing import NDArray
+
+from dlbench.comm.library import MPI
 
 Rows = NDArray[np.float64]
 Decide = Callable[[Rows], int]

@@ -10,7 +10,6 @@ from typing import Any
 
 from dlbench.comm.protocol import Buffer, Communicator, Request
 from dlbench.compute.protocol import Compute as ComputeModel
-from dlbench.records.schema import OpEntry
 from dlbench.strategies.layout import Layout
 from dlbench.strategies.ops import (
     COLLECTIVES,
@@ -50,7 +49,7 @@ def in_flight(program: Sequence[Op]) -> Iterator[frozenset[str]]:
 
 
 def allocate(
-    program: Sequence[Op], layout: Layout, communicators: Mapping[Scope, Communicator[Any]], dtype: str
+    program: Sequence[Op], layout: Layout, communicators: Mapping[Scope, Communicator[Any, Any]], dtype: str
 ) -> dict[str, Storage]:
     """Memory for every buffer of the program.
 
@@ -70,25 +69,6 @@ def allocate(
         )
         for name, (group, send, receive) in needs.items()
     }
-
-
-def op_entry(op: Op) -> OpEntry:
-    """Row of the record's op table."""
-    match op:
-        case Compute(phase):
-            return OpEntry(op="compute", name=phase.name, seconds=phase.seconds)
-        case Wait(requests):
-            return OpEntry(op="wait", name=",".join(requests))
-        case Send(group, peer, buffer) | Recv(group, peer, buffer):
-            return OpEntry(op=operation(op), scope=group, name=buffer.name, elements=buffer.elements, peer=peer)
-        case _:
-            return OpEntry(
-                op=operation(op),
-                scope=op.group,
-                name=op.buffer.name,
-                elements=op.buffer.elements,
-                blocking=op.blocking,
-            )
 
 
 def describe_op(index: int, op: Op) -> str:
@@ -118,7 +98,7 @@ class Executor:
         program: Sequence[Op],
         *,
         layout: Layout,
-        communicators: Mapping[Scope, Communicator[Any]],
+        communicators: Mapping[Scope, Communicator[Any, Any]],
         compute: ComputeModel,
         dtype: str,
         progress: Call | None = None,
@@ -191,7 +171,7 @@ class Executor:
             return partial(communicator.recv, storage.receive, op.peer)
         return self._bind_collective(op, communicator, storage)
 
-    def _bind_collective(self, op: Collective, communicator: Communicator[Any], storage: Storage) -> Call:
+    def _bind_collective(self, op: Collective, communicator: Communicator[Any, Any], storage: Storage) -> Call:
         if op.blocking:
             return partial(getattr(communicator, operation(op)), storage.send, storage.receive)
         start: Callable[[Any, Any], Request] = getattr(communicator, f"i{operation(op)}")
@@ -202,7 +182,7 @@ class Executor:
 
         return begin
 
-    def _bind_wait(self, requests: tuple[str, ...], communicator: Communicator[Any]) -> Call:
+    def _bind_wait(self, requests: tuple[str, ...], communicator: Communicator[Any, Any]) -> Call:
         wait_all, pending = communicator.wait_all, self._pending
 
         def wait() -> None:

@@ -1,0 +1,292 @@
+"""The options of a run: one declaration for the ranks' entry points, `dlbench run` and configuration files."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+
+from dlbench.arguments import ArgumentParser, at_least, more_than
+from dlbench.errors import OptionError
+from dlbench.specs import GpuSpec, ModelSpec, load_gpu, load_model, load_system
+from dlbench.strategies import Configuration, configure, get_strategy
+from dlbench.strategies.options import DEFAULT_GPU, add_workload_arguments, workload_options
+
+COMPUTE_MODELS = ("sleep", "gemm", "none")
+BACKENDS = ("mpi", "nccl")
+SYNC_MODES = ("barrier", "window", "none")
+PROGRESS_MODES = ("poll", "none")
+DEFAULT_RECORD = "results"
+
+
+_EXAMPLES = """examples:
+  mpirun -n 64 python -m dlbench.{strategy} --gpu h100 --record results --label fabric=ndr
+  srun --mpi=pmi2 -N 16 --ntasks-per-node=4 python -m dlbench.{strategy} --system leonardo --until-ci 0.02
+  dlbench run {strategy} -n 4 --scale 0.001 --time-scale 0.01 --check
+
+exit codes: 0 OK, 1 the run failed, 2 wrong option or machine, 128 + N ended by signal N"""
+
+
+class Delay(msgspec.Struct, frozen=True):
+    """A known sleep before one op of one rank, in every iteration."""
+
+    rank: int
+    op: int
+    milliseconds: float
+
+    @classmethod
+    def parse(cls, text: str) -> Delay:
+        """Read `RANK:OP:MILLISECONDS`; raises argparse.ArgumentTypeError."""
+        try:
+            rank, op, milliseconds = text.split(":")
+            delay = cls(int(rank), int(op), float(milliseconds))
+        except ValueError:
+            raise argparse.ArgumentTypeError(f"expected RANK:OP:MILLISECONDS such as 3:12:5, found {text!r}") from None
+        if delay.rank < 0 or delay.op < 0 or not 0 < delay.milliseconds < float("inf"):
+            raise argparse.ArgumentTypeError(f"rank and op count from 0 and the delay is positive, found {text!r}")
+        return delay
+
+
+class RunOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """How a configuration is run: everything but what is computed and communicated. Times are seconds."""
+
+    iterations: int
+    warmup: int
+    min_seconds: float
+    max_seconds: float | None
+    until_ci: float | None
+    max_iterations: int
+    compute: Literal["sleep", "gemm", "none"]
+    backend: Literal["mpi", "nccl"]
+    persistent: bool
+    progress: Literal["poll", "none"]
+    sync: Literal["barrier", "window", "none"]
+    check: bool
+    delay: list[Delay]
+    seed: int
+    timeout: float
+    record: str | None
+    record_ops: bool
+    label: dict[str, str]
+    system: str
+    placement: str
+    experiment: str
+    job: str
+    json: bool
+
+    @property
+    def ceiling(self) -> int:
+        """The most iterations that may be measured, warm-up left out."""
+        open_ended = self.until_ci is not None or self.min_seconds > 0
+        return max(self.max_iterations, self.iterations) if open_ended else self.iterations
+
+
+class RunRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """All that a rank needs to know; rank 0 reads it from options and files and broadcasts it."""
+
+    strategy: str
+    model: ModelSpec
+    gpu: GpuSpec
+    workload: dict[str, Any]
+    """Keyword arguments of `configure`; None stands for the strategy's default."""
+    run: RunOptions
+
+    def configuration(self, world_size: int) -> Configuration:
+        """The configuration at a world size; raises `LayoutError` or `OptionError` where it is impossible."""
+        return configure(self.strategy, world_size=world_size, model=self.model, gpu=self.gpu, **self.workload)
+
+
+def _label(text: str) -> tuple[str, str]:
+    key, equals, value = text.partition("=")
+    if not key or not equals:
+        raise argparse.ArgumentTypeError(f"expected KEY=VALUE such as fabric=ndr, found {text!r}")
+    return key, value
+
+
+def add_run_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare every option of `RunOptions`, and `--config`."""
+    flag = argparse.BooleanOptionalAction
+
+    length = parser.add_argument_group("how long to measure")
+    length.add_argument("--iterations", type=at_least(1), default=10, help="measured iterations (default 10)")
+    length.add_argument("--warmup", type=at_least(0), default=1, help="iterations before that, not counted (default 1)")
+    length.add_argument(
+        "--min-seconds", type=at_least(0.0), default=0.0, metavar="S", help="go on until S seconds are measured"
+    )
+    length.add_argument("--max-seconds", type=more_than(0.0), metavar="S", help="stop once S seconds are measured")
+    length.add_argument(
+        "--until-ci",
+        type=more_than(0.0),
+        metavar="F",
+        help="go on until the 95%% interval of the median iteration time lies within ±F of it, e.g. 0.02",
+    )
+    length.add_argument(
+        "--max-iterations",
+        type=at_least(1),
+        default=1000,
+        metavar="N",
+        help="ceiling for --min-seconds and --until-ci (default 1000)",
+    )
+
+    how = parser.add_argument_group("how to run")
+    how.add_argument("--compute", choices=COMPUTE_MODELS, default="sleep", help="what computation is (default sleep)")
+    how.add_argument("--backend", choices=BACKENDS, default="mpi", help="what carries messages (default mpi)")
+    how.add_argument("--persistent", action=flag, default=False, help="persistent collectives of MPI 4")
+    how.add_argument(
+        "--progress",
+        choices=PROGRESS_MODES,
+        default="poll",
+        help="drive outstanding requests while computing (default poll)",
+    )
+    how.add_argument(
+        "--sync",
+        choices=SYNC_MODES,
+        default="barrier",
+        help="between iterations: a barrier, a start at an agreed time, or nothing (default barrier)",
+    )
+    how.add_argument("--check", action=flag, default=False, help="verify every message of one iteration first")
+    how.add_argument(
+        "--delay",
+        action="append",
+        type=Delay.parse,
+        default=[],
+        metavar="RANK:OP:MS",
+        help="sleep MS milliseconds before op OP of rank RANK; may be repeated",
+    )
+    how.add_argument("--seed", type=at_least(0), default=0, help="seed of message contents and operands (default 0)")
+    how.add_argument(
+        "--timeout",
+        type=more_than(0.0),
+        default=600.0,
+        metavar="S",
+        help="longest time for one iteration or set-up step before the run counts as hung (default 600)",
+    )
+
+    output = parser.add_argument_group("what to write")
+    output.add_argument(
+        "--record", default=DEFAULT_RECORD, metavar="DIR", help=f"folder for the record (default {DEFAULT_RECORD})"
+    )
+    output.add_argument("--no-record", dest="record", action="store_const", const=None, help="write no record")
+    output.add_argument("--record-ops", action=flag, default=False, help="record enter and leave of every op")
+    output.add_argument("--json", action=flag, default=False, help="the summary as JSON on stdout, the rest on stderr")
+    output.add_argument("--label", action="append", type=_label, default=[], metavar="KEY=VALUE", help="free label")
+    output.add_argument("--system", default="", metavar="NAME", help="system spec; sets --gpu where that is not given")
+    output.add_argument("--placement", default="", metavar="CLASS", help="placement class, e.g. intra-group")
+    output.add_argument("--experiment", default="", metavar="ID", help="experiment that this run belongs to")
+    output.add_argument("--job", default="", metavar="ID", help="job within the experiment")
+    output.add_argument("--config", metavar="FILE", help="YAML file with the same names; the command line wins")
+
+
+def run_parser(prog: str, strategy: str) -> ArgumentParser:
+    """Parser with every option of a run of the strategy."""
+    described = get_strategy(strategy)
+    parser = ArgumentParser(
+        prog=prog,
+        description=f"{described.title}: {described.summary}.",
+        epilog=_EXAMPLES.format(strategy=strategy),
+    )
+    add_workload_arguments(parser)
+    add_run_arguments(parser)
+    return parser
+
+
+def parse(parser: ArgumentParser, argv: Sequence[str]) -> argparse.Namespace:
+    """Parse a command line, the file of `--config` under it; raises `OptionError`."""
+    arguments = parser.parse_args(argv)
+    if arguments.config is None:
+        return arguments
+    tokens = _config_tokens(arguments.config, parser)
+    try:
+        parser.parse_known_args(tokens)
+    except OptionError as error:
+        raise OptionError(f"{arguments.config}: {error}") from None
+    return parser.parse_args([*tokens, *argv])
+
+
+def _config_tokens(file: str, parser: ArgumentParser) -> list[str]:
+    """The command line that says what a configuration file says."""
+    content = _read_yaml(file)
+    if not isinstance(content, dict):
+        raise OptionError(f"{file}: expected a mapping such as 'iterations: 20', found {type(content).__name__}")
+    tokens: list[str] = []
+    for key, value in content.items():
+        option = f"--{str(key).replace('_', '-')}"
+        if option == "--config":
+            raise OptionError(f"{file}: a configuration file cannot name another one")
+        if not parser.has_option(option):
+            raise OptionError(f"{file}: {parser.explain_unknown(option).replace('option --', 'key ')}")
+        tokens += _option_tokens(file, option, value)
+    return tokens
+
+
+def _option_tokens(file: str, option: str, value: object) -> list[str]:
+    match value:
+        case None:
+            return []
+        case True:
+            return [option]
+        case False:
+            return [f"--no-{option[2:]}"]
+        case int() | float() | str():
+            return [f"{option}={value}"]
+        case list():
+            return [token for item in value for token in _option_tokens(file, option, item)]
+        case dict():
+            return [f"{option}={key}={item}" for key, item in value.items()]
+        case _:
+            raise OptionError(f"{file}: {option[2:]}: expected a number, a text or a list, found {value!r}")
+
+
+def _read_yaml(file: str) -> object:
+    import yaml  # noqa: PLC0415 - rank 0 alone, and only with --config
+
+    try:
+        return yaml.safe_load(Path(file).read_text(encoding="utf-8"))
+    except OSError as error:
+        raise OptionError(f"--config {file}: {error.strerror}") from None
+    except (UnicodeDecodeError, yaml.YAMLError) as error:
+        raise OptionError(f"--config {file}: no YAML: {' '.join(str(error).split())}") from None
+
+
+def request_from(strategy: str, arguments: argparse.Namespace) -> RunRequest:
+    """Turn parsed arguments into a request; reads the specs; raises `SpecError` or `OptionError`."""
+    values: Mapping[str, Any] = vars(arguments)
+    system = load_system(values["system"]) if values["system"] else None
+    gpu = values["gpu"] or (system.gpu if system else None) or DEFAULT_GPU
+    options = {name: values[name] for name in RunOptions.__struct_fields__}
+    run = RunOptions(**{**options, "label": dict(options["label"])})
+    _reject_contradictions(run)
+    return RunRequest(
+        strategy=strategy,
+        model=load_model(values["model"] or get_strategy(strategy).model),
+        gpu=load_gpu(gpu),
+        workload=workload_options(values),
+        run=run,
+    )
+
+
+def _reject_contradictions(run: RunOptions) -> None:
+    if run.record_ops and run.record is None:
+        raise OptionError("--record-ops needs a record; leave out --no-record")
+    if run.backend == "nccl":
+        raise OptionError("--backend nccl: this version has no NCCL backend; use --backend mpi")
+    if run.max_seconds is not None and run.max_seconds < run.min_seconds:
+        raise OptionError(f"--max-seconds {run.max_seconds:g} is less than --min-seconds {run.min_seconds:g}")
+
+
+def check_request(request: RunRequest, world_size: int) -> None:
+    """Raise `LayoutError` or `OptionError` for what is impossible at this world size."""
+    configuration = request.configuration(world_size)
+    for delay in request.run.delay:
+        ops = len(configuration.program(delay.rank)) if delay.rank < world_size else 0
+        if delay.op >= ops:
+            what = f"rank {delay.rank} has ops 0 to {ops - 1}" if ops else f"ranks are 0 to {world_size - 1}"
+            raise OptionError(f"--delay {delay.rank}:{delay.op}:{delay.milliseconds:g}: {what}")
+
+
+def parse_request(strategy: str, parser: ArgumentParser, argv: Sequence[str]) -> RunRequest:
+    """From a command line to a request; raises `DlbenchError`, and SystemExit after `--help`."""
+    return request_from(strategy, parse(parser, argv))

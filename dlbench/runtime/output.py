@@ -1,0 +1,155 @@
+"""What rank 0 prints: a `#` header, one row per iteration as soon as it is measured, the summary, and the verdict."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import groupby
+from typing import TextIO
+
+from dlbench.records.schema import Header, Iteration, Message
+from dlbench.statistics import Summary
+
+_WIDTH = 12
+_MAP_ROWS = 16
+_UNITS = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
+
+
+def scaled_bytes(count: float) -> str:
+    """Bytes with a decimal prefix, three significant digits: 25300000 → `25.3 MB`."""
+    for factor, prefix in _UNITS:
+        if count >= factor:
+            return f"{count / factor:.3g} {prefix}B"
+    return f"{count:.0f} B"
+
+
+def rank_map(hosts: Sequence[str], devices: Sequence[str]) -> Iterator[str]:
+    """Lines rank → host → device: every rank of a small run, runs of ranks on one host of a large one."""
+    if len(hosts) <= _MAP_ROWS:
+        rows = [(str(rank), hosts[rank], devices[rank]) for rank in range(len(hosts))]
+    else:
+        rows = [
+            (f"{ranks[0]}-{ranks[-1]}", host, _compressed(devices[rank] for rank in ranks))
+            for host, ranks in ((host, list(group)) for host, group in groupby(range(len(hosts)), hosts.__getitem__))
+        ]
+    width = max(len(rank) for rank, _, _ in rows)
+    lines = [f"{rank:>{width}}  {host}  {device}" for rank, host, device in rows]
+    if len(lines) > _MAP_ROWS:
+        left_out = len(lines) - _MAP_ROWS
+        lines[_MAP_ROWS // 2 : -_MAP_ROWS // 2] = [f"… {left_out} more hosts; all of them are in the record"]
+    yield from lines
+
+
+def _compressed(devices: Iterable[str]) -> str:
+    distinct = list(dict.fromkeys(devices))
+    return distinct[0] if len(distinct) == 1 else f"{distinct[0]} … {distinct[-1]}"
+
+
+def _message_line(message: Message) -> str:
+    start = "" if message.blocking else ", non-blocking"
+    return (
+        f"{message.operation} ({message.scope}, {message.group_size} ranks) {message.count} × "
+        f"{message.elements} elements, {scaled_bytes(message.bytes)}{start}"
+    )
+
+
+def _workload_line(header: Header) -> str:
+    parts = [f"local batch {header.local_batch}", f"sequence {header.sequence_length}"]
+    optional = (("microbatches", header.microbatches), ("buckets", header.buckets), ("units", header.units))
+    parts += [f"{count} {name}" for name, count in optional if count > (name == "microbatches")]
+    parts += [f"scale {header.scale:g}"] if header.scale != 1 else []
+    parts += [f"time scale {header.time_scale:g}"] if header.time_scale != 1 else []
+    return ", ".join(parts)
+
+
+def header_lines(header: Header, record: str | None) -> Iterator[str]:
+    """The header: what runs, on what, and every factor that bears on the numbers."""
+    model, gpu, options = header.model, header.gpu, header.options
+    degrees = "".join(f" × {name} {degree}" for name, degree in header.degrees.items())
+    yield f"dlbench {header.packages['dlbench']}  {header.strategy}  {model['name']}  {header.dtype}"
+    fields = [
+        ("model", f"{model['name']}, {model['parameters']:,} parameters".replace(",", " ").replace("  ", ", ")),
+        ("layout", f"{header.world_size} ranks = {header.replicas} replicas{degrees}"),
+        ("workload", _workload_line(header)),
+        *(("message", _message_line(message)) for message in header.messages),
+        ("compute", f"{header.compute}, {gpu['name']} roofline"),
+        ("backend", f"{header.backend.name}, {header.backend.library}; {header.dtype} as {header.backend.carrier}"),
+        ("memory", f"{scaled_bytes(header.memory_bytes)} of message buffers per rank"),
+        ("run", f"sync {options['sync']}, progress {options['progress']}, seed {header.seed}"),
+        ("record", record or "none"),
+        *(("note", note) for note in header.notes),
+    ]
+    yield from (f"{name:<9} {value}" for name, value in fields)
+    width = len(str(header.world_size - 1))
+    yield f"{'rank':>{width}}  host  device"
+    yield from rank_map(header.hosts, header.devices)
+
+
+def _row(cells: Sequence[str]) -> str:
+    return "".join(f"{cell:>{_WIDTH}}" for cell in cells)
+
+
+def table_head() -> tuple[str, str]:
+    """Column names and units of the rows."""
+    names = ("iteration", "time", "throughput", "comm.", "skew")
+    units = ("", "[ms]", "[samples/s]", "[%]", "[us]")
+    return _row(names), _row(units)
+
+
+class Measures:
+    """The numbers of one iteration that a row shows, all over the ranks."""
+
+    def __init__(self, iteration: Iteration, samples: int) -> None:
+        self.seconds = max(iteration.runtime)
+        """Time of the slowest rank."""
+        self.throughput = samples / self.seconds
+        """Samples per second: local batch × replicas / the slowest rank's time."""
+        pairs = zip(iteration.sync_time, iteration.runtime, strict=True)
+        self.communication = max(sync / runtime for sync, runtime in pairs)
+        """Communication fraction: maximum over ranks of sync_time / runtime."""
+        self.skew = max(iteration.skew)
+        """Begin of the last rank − begin of the first, in seconds."""
+
+
+def row(iteration: Iteration, measures: Measures) -> str:
+    """One iteration; a warm-up is marked w, a missed start of the window !."""
+    mark = ("w" if iteration.warmup else " ") + ("!" if iteration.late else " ")
+    cells = (
+        f"{iteration.index}",
+        f"{measures.seconds * 1e3:.3f}",
+        f"{measures.throughput:.2f}",
+        f"{measures.communication * 100:.1f}",
+        f"{measures.skew * 1e6:.1f}",
+    )
+    return f"{_row(cells)} {mark}".rstrip()
+
+
+def summary_lines(summaries: Sequence[tuple[str, float, Summary]]) -> Iterator[str]:
+    """Median, 95 % interval, minimum and maximum of each measure, given as (name, factor, summary)."""
+    yield f"{'':<24}{_row(('median', 'low', 'high', 'minimum', 'maximum', 'samples'))}"
+    for name, factor, summary in summaries:
+        interval = summary.interval
+        low, high = (interval.low, interval.high) if interval else (None, None)
+        cells = [
+            "-" if value is None else f"{value * factor:.3f}"
+            for value in (summary.median, low, high, summary.minimum, summary.maximum)
+        ]
+        yield f"{name:<24}{_row((*cells, str(summary.count)))}"
+    if any(summary.interval is None for _, _, summary in summaries):
+        yield "low and high: no 95 % interval below 6 samples"
+
+
+class Printer:
+    """Writes to one stream, line by line, each at once."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def comment(self, lines: Iterable[str]) -> None:
+        """Lines of the header or summary, marked with #."""
+        for line in lines:
+            self.line(f"# {line}".rstrip())
+
+    def line(self, text: str) -> None:
+        """One line as it is."""
+        self._stream.write(f"{text}\n")
+        self._stream.flush()

@@ -1,0 +1,186 @@
+"""Rank 0's side of a run: it writes the record, prints the rows, and decides when enough is measured."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from dlbench.records.schema import ClockModel, End, Header, Iteration, ops_shape
+from dlbench.records.writer import RecordWriter
+from dlbench.runtime.collector import CONTINUE, STOP
+from dlbench.runtime.options import RunOptions
+from dlbench.runtime.output import Measures, Printer, header_lines, row, summary_lines, table_head
+from dlbench.runtime.stopping import StoppingRule
+from dlbench.runtime.watchdog import Status, signal_exit_code
+from dlbench.statistics import Summary, summarise
+
+BEGIN, RUNTIME, LATE, SIGNAL = range(4)
+"""First columns of a rank's row: global begin in seconds, runtime in seconds, late for the window, stop signal."""
+FIXED_COLUMNS = 4
+
+
+def utc_now() -> str:
+    """The present moment in ISO 8601, UTC."""
+    return datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
+
+
+def end_line(status: Status | str, reason: str, iterations: int, clock: ClockModel | None = None) -> End:
+    """The end line of a record, as of now."""
+    return msgspec.convert(
+        {"status": status, "reason": reason, "iterations": iterations, "ended": utc_now(), "clock": clock},
+        End,
+    )
+
+
+class Reporter:
+    """Turns the rows of all ranks into record lines, printed rows and decisions.
+
+    `classes` are the communication classes, in the order of the rows' columns.
+    """
+
+    def __init__(self, header: Header, options: RunOptions, classes: Sequence[str]) -> None:
+        self.iterations = 0
+        self.reason = ""
+        self.status: Literal["completed", "terminated"] = "completed"
+        self.exit_code = 0
+        self._header = header
+        self._options = options
+        self._classes = tuple(classes)
+        self._samples = header.local_batch * header.replicas
+        self._stopping = StoppingRule(options)
+        self._measured: list[Measures] = []
+        self._printer = Printer(sys.stderr if options.json else sys.stdout)
+        self._writer = self._open_record()
+
+    @staticmethod
+    def columns(classes: int, ops: int) -> int:
+        """Numbers in a rank's row: the fixed columns, compute, issue, each class, and enter and leave of every op."""
+        return FIXED_COLUMNS + 2 + classes + 2 * ops
+
+    @property
+    def path(self) -> Path | None:
+        """The record, if one is written."""
+        return self._writer.path if self._writer else None
+
+    def _open_record(self) -> RecordWriter | None:
+        if self._options.record is None:
+            return None
+        return RecordWriter(Path(self._options.record), self._header.run_id, self._header, ops=self._options.record_ops)
+
+    def print_header(self) -> None:
+        """The header: what runs, on what, with which factors."""
+        self._printer.comment(header_lines(self._header, str(self.path) if self.path else None))
+
+    def report_check(self, messages: int, faults: Sequence[str]) -> bool:
+        """Say how the payload check went; after faults the run has failed. Returns whether all was well."""
+        if not faults:
+            self._printer.comment([f"check     OK: {messages} messages verified on {self._header.world_size} ranks"])
+            return True
+        self._printer.comment(f"check     WRONG: {fault}" for fault in faults)
+        if self._writer:
+            self._writer.end(end_line("failed", f"check: {faults[0]}", self.iterations))
+        self._printer.line(f"FAILED: wrong data in {len(faults)} messages")
+        return False
+
+    def print_table_head(self) -> None:
+        """The names of the columns."""
+        self._printer.comment(["", *table_head()])
+
+    def decide(self, rows: NDArray[np.float64]) -> int:
+        """Take in one iteration, rows of shape (ranks, columns); return what the ranks do next."""
+        iteration = self._iteration(rows)
+        if self._writer:
+            self._writer.iteration(iteration, self._ops(rows))
+        self.iterations += 1
+        measures = Measures(iteration, self._samples)
+        self._printer.line(row(iteration, measures))
+        if not iteration.warmup:
+            self._measured.append(measures)
+            self._stopping.add(measures.seconds)
+        return self._next(rows[:, SIGNAL])
+
+    def _iteration(self, rows: NDArray[np.float64]) -> Iteration:
+        start = float(rows[:, BEGIN].min())
+        seconds = rows[:, FIXED_COLUMNS : FIXED_COLUMNS + 2 + len(self._classes)].T
+        compute, issue, communication = seconds[0], seconds[1], seconds[2:]
+        return Iteration(
+            index=self.iterations,
+            warmup=self.iterations < self._options.warmup,
+            start=start,
+            skew=(rows[:, BEGIN] - start).tolist(),
+            runtime=rows[:, RUNTIME].tolist(),
+            sync_time=communication.sum(axis=0).tolist(),
+            compute=compute.tolist(),
+            issue=issue.tolist(),
+            communication={name: row.tolist() for name, row in zip(self._classes, communication, strict=True)},
+            late=np.flatnonzero(rows[:, LATE]).tolist(),
+        )
+
+    def _ops(self, rows: NDArray[np.float64]) -> NDArray[np.float64] | None:
+        if not self._options.record_ops:
+            return None
+        return rows[:, FIXED_COLUMNS + 2 + len(self._classes) :].reshape(ops_shape(self._header))
+
+    def _next(self, signals: NDArray[np.float64]) -> int:
+        if self.reason:  # decided earlier; this iteration was under way
+            return STOP if self.status == "completed" else self.exit_code
+        if signals.any():
+            rank = int(np.flatnonzero(signals)[0])
+            number = int(signals[rank])
+            self.status = "terminated"
+            self.reason = f"{signal.Signals(number).name} on rank {rank} ({self._header.hosts[rank]})"
+            self.exit_code = signal_exit_code(number)
+            return self.exit_code
+        stop = self._stopping.verdict()
+        if stop is None:
+            return CONTINUE
+        self.reason = stop.reason
+        return STOP
+
+    def end(self, clock: ClockModel | None) -> int:
+        """Write the end line, print the summary and the verdict; return the exit code."""
+        if self._writer:
+            self._writer.end(end_line(self.status, self.reason, self.iterations, clock))
+        self._printer.comment(["", *summary_lines(self._summaries())])
+        if self._options.json:
+            sys.stdout.write(msgspec.json.encode(self._json()).decode() + "\n")
+            sys.stdout.flush()
+        where = f"; record {self.path}" if self.path else ""
+        verdict = "OK" if self.status == "completed" else f"FAILED: {self.status} by {self.reason}"
+        self._printer.comment([f"{self.reason}{where}"])
+        self._printer.line(verdict)
+        return self.exit_code
+
+    def _summaries(self) -> list[tuple[str, float, Summary]]:
+        if not self._measured:
+            return []
+        columns = (
+            ("time [ms]", 1e3, [measures.seconds for measures in self._measured]),
+            ("throughput [samples/s]", 1.0, [measures.throughput for measures in self._measured]),
+            ("communication [%]", 1e2, [measures.communication for measures in self._measured]),
+            ("skew [us]", 1e6, [measures.skew for measures in self._measured]),
+        )
+        return [(name, factor, summarise(values)) for name, factor, values in columns]
+
+    def _json(self) -> dict[str, Any]:
+        names = ("seconds", "throughput", "communication_fraction", "skew_seconds")
+        return {
+            "run_id": self._header.run_id,
+            "record": str(self.path) if self.path else None,
+            "status": self.status,
+            "reason": self.reason,
+            "strategy": self._header.strategy,
+            "model": self._header.model["name"],
+            "world_size": self._header.world_size,
+            "iterations": self.iterations,
+            "warmup": self.iterations - len(self._measured),
+            **{name: summary for name, (_, _, summary) in zip(names, self._summaries(), strict=False)},
+        }

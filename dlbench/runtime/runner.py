@@ -1,0 +1,233 @@
+"""One rank's run, from the agreed request to the exit code."""
+
+from __future__ import annotations
+
+import gc
+import os
+import sys
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from time import perf_counter_ns
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dlbench.comm.library import MPI
+from dlbench.comm.mpi import MpiCommunicator, PersistentMpiCommunicator
+from dlbench.compute import create
+from dlbench.compute.sleep import Sleeper
+from dlbench.errors import CheckError, RecordError
+from dlbench.records.schema import Backend, ClockModel
+from dlbench.records.writer import append_end
+from dlbench.runtime.accounting import Accounting, classes_of
+from dlbench.runtime.agreement import AgreedExit, agree
+from dlbench.runtime.check import PayloadCheck
+from dlbench.runtime.clock import GlobalClock, Measurement
+from dlbench.runtime.collector import CONTINUE, Collector
+from dlbench.runtime.executor import Executor
+from dlbench.runtime.header import build_header
+from dlbench.runtime.hosts import Host
+from dlbench.runtime.options import RunRequest
+from dlbench.runtime.reporter import Reporter, end_line, utc_now
+from dlbench.runtime.situation import Situation
+from dlbench.runtime.start import start_line
+from dlbench.runtime.watchdog import Status, Watchdog
+from dlbench.strategies.messages import memory_bytes
+from dlbench.strategies.ops import COMMUNICATIONS, Scope
+
+_DEVICE = "cpu"
+
+
+class Runner:
+    """Sets up, checks, measures and finishes the run of one rank. Everything is collective but `note`."""
+
+    def __init__(self, comm: MPI.Intracomm, request: RunRequest, host: Host, situation: Situation) -> None:
+        self._comm = comm
+        self._request = request
+        self._options = request.run
+        self._host = host
+        self._situation = situation
+        self._configuration = request.configuration(comm.size)
+        self._iteration = 0
+        self._record: Path | None = None
+        self._reporter: Reporter | None = None
+        self._watchdog = Watchdog(situation, limit_seconds=self._options.timeout, abort=comm.Abort, note=self.note)
+
+        programs = [self._configuration.program(role.rank) for role in self._configuration.roles()]
+        self._classes = classes_of(programs)
+        self._scopes = [
+            scope
+            for scope in Scope
+            if any(isinstance(op, COMMUNICATIONS) and op.group is scope for ops in programs for op in ops)
+        ]
+        self._longest = max(map(len, programs))
+
+    def run(self) -> int:
+        """Exit code of the run, the same on every rank."""
+        self._watchdog.start()
+        self._situation.enter("checking the memory")
+        agree(self._comm, self._check_memory)
+        self._situation.enter("splitting communicators")
+        self._world = self._communicator()
+        self._communicators = {scope: self._split(scope) for scope in self._scopes}
+        self._situation.enter("allocating buffers")
+        self._compute = create(self._options.compute, ranks_per_core=self._host.ranks_per_core, seed=self._options.seed)
+        self._executor = agree(self._comm, self._make_executor)
+        self._situation.enter("synchronising the clocks")
+        self._clock = GlobalClock(self._comm)
+        started = self._clock.measure()
+        self._open_record(self._clock.fit(started))
+        if self._options.check:
+            self._check()
+        self._measure()
+        exit_code = self._finish(started)
+        self._close()
+        return exit_code
+
+    def note(self, status: Status, reason: str) -> None:
+        """Put the end of a run that breaks off into its record, if that can still be done."""
+        if self._record is not None:
+            with suppress(RecordError):
+                append_end(self._record, end_line(status, reason, self._iteration))
+
+    def _check_memory(self) -> None:
+        needed = memory_bytes(self._configuration, self._comm.rank)
+        self._host.check_memory(needed, self._configuration.workload.scale)
+
+    def _communicator(self) -> MpiCommunicator:
+        kind = PersistentMpiCommunicator if self._options.persistent else MpiCommunicator
+        return kind(self._comm.Dup())
+
+    def _split(self, scope: Scope) -> MpiCommunicator:
+        group = self._configuration.layout.group(scope, self._comm.rank)
+        return self._world.split(color=group.start, key=self._comm.rank)
+
+    def _make_executor(self) -> Executor:
+        return Executor(
+            self._configuration.program(self._comm.rank),
+            layout=self._configuration.layout,
+            communicators=self._communicators,
+            compute=self._compute,
+            dtype=self._configuration.workload.dtype,
+            progress=self._world.progress if self._options.progress == "poll" else None,
+            delays=self._delays(),
+        )
+
+    def _delays(self) -> dict[int, Callable[[], None]]:
+        sleeper = Sleeper(self._host.ranks_per_core) if self._options.delay else None
+
+        def sleep(milliseconds: float) -> Callable[[], None]:
+            nanoseconds = round(milliseconds * 1e6)
+            return lambda: sleeper.until(perf_counter_ns() + nanoseconds) if sleeper else None
+
+        return {delay.op: sleep(delay.milliseconds) for delay in self._options.delay if delay.rank == self._comm.rank}
+
+    def _open_record(self, clock: ClockModel | None) -> None:
+        """Rank 0 writes the header; every rank learns where the record is, to note in it why it failed."""
+        hosts = self._comm.gather(self._host.name)
+        devices = self._comm.gather(self._situation.device)
+
+        def open_on_root() -> None:
+            if hosts is None or devices is None or clock is None:
+                return
+            header = build_header(
+                self._request,
+                self._configuration,
+                created=utc_now(),
+                hosts=hosts,
+                devices=devices,
+                backend=self._backend(),
+                compute=self._compute.describe(),
+                clock=clock,
+                environment=os.environ,
+                command=[sys.executable, *sys.argv],
+            )
+            self._reporter = Reporter(header, self._options, self._classes)
+            self._reporter.print_header()
+
+        agree(self._comm, open_on_root)
+        self._record = self._comm.bcast(self._reporter.path if self._reporter else None)
+
+    def _backend(self) -> Backend:
+        described = self._world.describe()
+        return Backend(
+            name=described["name"],
+            library=described["library"],
+            carrier=described[self._configuration.workload.dtype],
+            persistent=self._options.persistent,
+        )
+
+    def _check(self) -> None:
+        self._situation.enter("checking the messages", self._executor.current_op)
+        check = PayloadCheck(
+            self._executor,
+            layout=self._configuration.layout,
+            rank=self._comm.rank,
+            communicators=self._communicators,
+            dtype=self._configuration.workload.dtype,
+        )
+        check.run()
+        found = self._comm.gather((check.messages, [f"{self._situation.who()} {fault}" for fault in check.faults]))
+        ok = True
+        if self._reporter and found:
+            ok = self._reporter.report_check(
+                sum(messages for messages, _ in found), [fault for _, faults in found for fault in faults]
+            )
+        if not self._comm.bcast(ok):
+            raise AgreedExit("", CheckError.exit_code)
+
+    def _measure(self) -> None:
+        accounting = Accounting(self._executor.program, self._classes)
+        start = start_line(self._options.sync, self._comm, self._clock, self._host.ranks_per_core)
+        row = np.full(Reporter.columns(len(self._classes), self._longest if self._options.record_ops else 0), np.nan)
+        decide = self._reporter.decide if self._reporter else _nobody_decides
+        collector = Collector(self._comm, row.size, decide, lag=1 if self._options.sync == "none" else 0)
+        planned = self._options.warmup + self._options.ceiling
+        decision = CONTINUE
+        if self._reporter:
+            self._reporter.print_table_head()
+        self._watchdog.iterating = True
+        gc.collect()
+        gc.disable()  # a collection inside an iteration would count as compute or as waiting
+        while decision == CONTINUE and self._iteration < planned:
+            self._situation.enter(f"waiting for the start of iteration {self._iteration}")
+            late = start()
+            self._situation.enter(f"iteration {self._iteration}", self._executor.current_op)
+            self._executor.iterate()
+            self._situation.enter(f"collecting the times of iteration {self._iteration}")
+            self._fill(row, accounting, late)
+            decision = collector.exchange(row)
+            self._iteration += 1
+        collector.drain()
+        gc.enable()
+        self._watchdog.iterating = False
+
+    def _fill(self, row: NDArray[np.float64], accounting: Accounting, late: bool) -> None:
+        executor, clock = self._executor, self._clock
+        seconds = accounting.seconds(executor.enter, executor.leave)
+        runtime = (executor.end - executor.begin) * 1e-9
+        fixed = (clock.to_global(executor.begin), runtime, late, self._watchdog.stop_signal, *seconds)
+        row[: len(fixed)] = fixed
+        if self._options.record_ops:
+            borders = np.array([executor.enter, executor.leave], dtype=np.int64).T
+            row[len(fixed) : len(fixed) + borders.size] = clock.to_global(borders).ravel()
+
+    def _finish(self, started: Measurement) -> int:
+        self._situation.enter("synchronising the clocks at the end")
+        clock = self._clock.fit(started, self._clock.measure())
+        self._situation.enter("writing the end of the record")
+        exit_code = self._reporter.end(clock) if self._reporter else 0
+        agreed: int = self._comm.bcast(exit_code)
+        return agreed
+
+    def _close(self) -> None:
+        self._situation.enter("closing communicators")
+        for communicator in reversed(self._communicators.values()):
+            communicator.close()
+        self._world.close()
+        self._watchdog.close()
+
+
+def _nobody_decides(rows: NDArray[np.float64]) -> int:
+    raise AssertionError("only rank 0 decides")
