@@ -68,7 +68,7 @@ def unknown(what: str, name: str, valid: Iterable[str]) -> str:
 class _StrictLoader(yaml.SafeLoader):
     """YAML 1.2's core schema and nothing else, so that a scalar means what it looks like."""
 
-    yaml_implicit_resolvers: ClassVar[dict[str, Any]] = {}
+    yaml_implicit_resolvers: dict[str, Any] = {}
     yaml_constructors: ClassVar[dict[str | None, Any]] = {}
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
