@@ -64,7 +64,7 @@ clean:
 %/bin/python:
 	@$(PYTHON) -c '' 2>/dev/null || { echo '$(PYTHON) does not run; install Python 3.11 or newer, or name one: make test PYTHON=/path/to/python3'; exit 1; }
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
-		|| { echo "$$($(PYTHON) --version) is too old; dlbench needs 3.11 or newer. Name another: make test PYTHON=python3.12"; exit 1; }
+		|| { echo "$$($(PYTHON) --version 2>&1) is too old; dlbench needs 3.11 or newer. Name another: make test PYTHON=python3.12"; exit 1; }
 	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null \
 		|| { echo '$(PYTHON) cannot create environments; on Debian and Ubuntu: apt install python3-venv'; exit 1; }
 	@$(PYTHON) -m venv --clear $*
