@@ -28,6 +28,8 @@ class Role(NamedTuple):
     """`every rank`, `stage 0`, `stages 1-6`."""
     rank: int
     """The first of them."""
+    ranks: int
+    """How many they are."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,9 +42,21 @@ class Configuration:
     notes: tuple[str, ...] = ()
 
     def ops(self, rank: int) -> Iterator[Op]:
-        """The ops of one rank, one by one. A group of one exchanges nothing, so its communication is left out."""
+        """The ops of one rank, one by one. A group of one exchanges nothing, so its communication is left out.
+
+        Raises `OptionError` where there is no such rank.
+        """
+        if not 0 <= rank < self.layout.world_size:
+            raise OptionError(f"there is no rank {rank}; ranks are 0 to {self.layout.world_size - 1}")
+        return self._exchanged(self.strategy.program(self.workload, self.layout, rank))
+
+    def program(self, rank: int) -> tuple[Op, ...]:
+        """The ops of one rank, all at once; see `ops`."""
+        return tuple(self.ops(rank))
+
+    def _exchanged(self, ops: Iterator[Op]) -> Iterator[Op]:
         alone: set[str] = set()
-        for op in self.strategy.program(self.workload, self.layout, rank):
+        for op in ops:
             match op:
                 case Wait(requests):
                     started = tuple(request for request in requests if request not in alone)
@@ -53,12 +67,6 @@ class Configuration:
                 case _:
                     yield op
 
-    def program(self, rank: int) -> tuple[Op, ...]:
-        """The ops of one rank. Raises `OptionError` where there is no such rank."""
-        if not 0 <= rank < self.layout.world_size:
-            raise OptionError(f"there is no rank {rank}; ranks are 0 to {self.layout.world_size - 1}")
-        return tuple(self.ops(rank))
-
     def degrees(self) -> dict[str, int]:
         """Degrees of parallelism that the strategy has: pp, tp, ep, sharding."""
         return {name: degree for name, degree in self.layout.factors() if name in self.strategy.defaults}
@@ -67,7 +75,7 @@ class Configuration:
         """Every distinct program, by its first rank: stages differ by their place and by what they hold."""
         pp = self.layout.pp
         if pp == 1:
-            return (Role("every rank", 0),)
+            return (Role("every rank", 0, self.layout.world_size),)
 
         def kind(stage: int) -> tuple[bool, bool, Stage]:
             return stage == 0, stage == pp - 1, Stage.at(self.workload, self.layout, stage)
@@ -77,6 +85,7 @@ class Configuration:
             Role(
                 f"stage {same[0]}" if len(same) == 1 else f"stages {same[0]}-{same[-1]}",
                 self.layout.rank(Coordinates(inner=0, stage=same[0], replica=0)),
+                len(same) * self.layout.world_size // pp,
             )
             for same in stages
         )
