@@ -1,0 +1,194 @@
+"""Launchers: how each MPI starts its ranks. A launcher and a library that do not belong together start singletons."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from shutil import which
+from typing import TypeAlias
+
+from dlbench.errors import PreflightError
+
+
+@dataclass(frozen=True, slots=True)
+class Library:
+    """The MPI library that mpi4py loads: its version string and the file that it came from."""
+
+    version: str
+    path: Path | None
+
+
+@dataclass(frozen=True, slots=True)
+class Situation:
+    """What a launcher must know: the ranks, the launcher's executable, and whether ranks outnumber cores."""
+
+    ranks: int
+    executable: str
+    crowded: bool
+    one_host: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """Command line before the program, and environment variables to add."""
+
+    command: list[str]
+    environment: dict[str, str] = field(default_factory=dict)
+
+
+_MPICH_CROWDED = {
+    f"MPIR_CVAR_{collective}_POSIX_INTRA_ALGORITHM": "mpir"
+    for collective in ("ALLREDUCE", "BARRIER", "BCAST", "REDUCE")
+}
+"""With more ranks than cores MPICH's own shared-memory collectives stall for seconds; its general ones do not."""
+
+
+def _hydra(situation: Situation) -> Launch:
+    environment = dict(_MPICH_CROWDED) if situation.crowded else {}
+    if situation.one_host:
+        environment["HYDRA_IFACE"] = "lo"
+    return Launch([situation.executable, "-n", str(situation.ranks)], environment)
+
+
+def _open_mpi(situation: Situation) -> Launch:
+    environment = {}
+    flags = []
+    if situation.crowded:
+        flags = ["--map-by", ":OVERSUBSCRIBE", "--bind-to", "none"]
+        environment["OMPI_MCA_mpi_yield_when_idle"] = "1"
+    if os.geteuid() == 0:
+        environment |= {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+    return Launch([situation.executable, *flags, "-n", str(situation.ranks)], environment)
+
+
+def _intel_mpi(situation: Situation) -> Launch:
+    return Launch([situation.executable, "-n", str(situation.ranks)])
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """One MPI: how its version string begins, how its launcher signs, its PMI under srun, and how to launch."""
+
+    name: str
+    library_mark: str
+    launcher_mark: str
+    pmi: str
+    launch: Callable[[Situation], Launch]
+
+
+FAMILIES = (
+    Family("MPICH", "MPICH Version", "HYDRA", "pmi2", _hydra),
+    Family("MVAPICH", "MVAPICH", "HYDRA", "pmi2", _hydra),
+    Family("Open MPI", "Open MPI", "Open MPI", "pmix", _open_mpi),
+    Family("Intel MPI", "Intel(R) MPI Library", "Intel(R) MPI Library", "pmi2", _intel_mpi),
+    Family("Cray MPICH", "CRAY MPICH", "", "cray_shasta", _intel_mpi),
+)
+
+Version: TypeAlias = Callable[[str], str]
+
+
+def loaded_library() -> Library:
+    """The library that mpi4py loads here, without initialising MPI.
+
+    Raises `PreflightError` where there is none.
+    """
+    import mpi4py  # noqa: PLC0415 - only `dlbench run` asks, and not while it prints help
+
+    mpi4py.rc.initialize = False
+    mpi4py.rc.finalize = False
+    try:
+        from mpi4py import MPI  # noqa: PLC0415
+    except (ImportError, RuntimeError) as error:
+        raise PreflightError(
+            f"mpi4py finds no MPI library ({' '.join(str(error).split())}); "
+            "load your site's MPI module, or install an embedded one: pip install 'dlbench[mpich]'"
+        ) from None
+    return Library(" ".join(MPI.Get_library_version().split()), _mapped_library(Path("/proc/self/maps")))
+
+
+def _mapped_library(maps: Path) -> Path | None:
+    try:
+        files = [line.split()[-1] for line in maps.read_text().splitlines() if "/libmpi" in line]
+    except OSError:
+        return None
+    return Path(files[0]) if files else None
+
+
+def family_of(library: Library) -> Family:
+    """Which MPI a library is; raises `PreflightError` for one that is not known."""
+    for family in FAMILIES:
+        if family.library_mark.lower() in library.version.lower():
+            return family
+    known = ", ".join(family.name for family in FAMILIES)
+    raise PreflightError(
+        f"unknown MPI library {library.version[:60]!r}; known are {known}; start the ranks with its own launcher: "
+        "mpiexec -n N python -m dlbench.STRATEGY"
+    )
+
+
+def find_launcher(library: Library, family: Family, version: Version | None = None) -> str:
+    """The mpiexec that belongs to the library: beside it, in this environment, or on the PATH.
+
+    Each is asked for its version. Raises `PreflightError` where none of them belongs.
+    """
+    asked = version or launcher_version
+    folders = [library.path.parent.parent / "bin", library.path.parent.parent.parent / "bin"] if library.path else []
+    candidates = [*folders, Path(sys.prefix) / "bin"]
+    paths = [str(folder / "mpiexec") for folder in candidates if (folder / "mpiexec").is_file()]
+    on_path = which("mpiexec")
+    paths += [on_path] if on_path else []
+    for path in dict.fromkeys(paths):
+        if family.launcher_mark and family.launcher_mark.lower() in asked(path).lower():
+            return path
+    looked = ", ".join(dict.fromkeys(paths)) or "nowhere"
+    raise PreflightError(
+        f"no mpiexec of {family.name} for {library.path or 'the MPI library'} (found: {looked}); "
+        "put it on the PATH, or use --launcher srun"
+    )
+
+
+def launcher_version(path: str) -> str:
+    """What `mpiexec --version` prints."""
+    try:
+        done = subprocess.run([path, "--version"], capture_output=True, text=True, timeout=30, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    return done.stdout + done.stderr
+
+
+def srun(ranks: int, family: Family) -> Launch:
+    """SLURM's launcher, with the PMI that the MPI was built for; one dead rank ends the step."""
+    return Launch(["srun", f"--mpi={family.pmi}", "-K1", "-n", str(ranks)])
+
+
+def plan_launch(launcher: str, ranks: int, environment: Mapping[str, str]) -> Launch:
+    """How to start `ranks` ranks here; `launcher` is auto, srun, or the path of an mpiexec.
+
+    Raises `PreflightError` where the launcher is missing or does not belong to the MPI library.
+    """
+    library = loaded_library()
+    family = family_of(library)
+    if launcher == "srun":
+        return srun(ranks, family)
+    executable = find_launcher(library, family) if launcher == "auto" else _named(launcher, family)
+    nodes = environment.get("SLURM_JOB_NUM_NODES", "1")
+    hosts = int(nodes) if nodes.isdigit() else 1
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return family.launch(
+        Situation(ranks=ranks, executable=executable, crowded=ranks > cores * hosts, one_host=hosts == 1)
+    )
+
+
+def _named(launcher: str, family: Family) -> str:
+    path = which(launcher)
+    if path is None:
+        raise PreflightError(f"--launcher {launcher}: no such program; use auto, srun, or the path of an mpiexec")
+    if family.launcher_mark.lower() not in launcher_version(path).lower():
+        raise PreflightError(
+            f"--launcher {launcher} does not belong to {family.name}, which mpi4py loads: every rank would be alone"
+        )
+    return path
