@@ -125,9 +125,7 @@ def test_a_group_of_one_exchanges_nothing(configuration: Configuration) -> None:
 def test_the_roles_show_every_distinct_program_and_count_all_ranks(configuration: Configuration) -> None:
     def shape(rank: int) -> tuple[Any, ...]:
         """The program, peers left out."""
-        return tuple(
-            (type(op), op.buffer) if isinstance(op, Send | Recv) else op for op in configuration.program(rank)
-        )
+        return tuple((type(op), op.buffer) if isinstance(op, Send | Recv) else op for op in configuration.program(rank))
 
     roles = configuration.roles()
     everywhere = Counter(shape(rank) for rank in range(configuration.layout.world_size))

@@ -176,12 +176,15 @@ def test_dp_pp_tp_all_reduces_after_every_attention_and_every_mlp(
     forward = layers_per_stage * expected(TENSOR_LAYER_FORWARD)
     backward = layers_per_stage * expected(TENSOR_LAYER_BACKWARD)
     # One sample more per microbatch doubles b N d, so the tensor group's share of it is 12.
-    forward, backward = ([line.replace("partial_sum 6", "partial_sum 12") for line in part] for part in (forward, backward))
+    forward, backward = (
+        [line.replace("partial_sum 6", "partial_sum 12") for line in part] for part in (forward, backward)
+    )
     receive = {1: "recv pipeline from 0: activation_in 24", 2: "recv pipeline from 1: activation_in 24"}
     send = {0: "send pipeline to 1: activation_out 24", 1: "send pipeline to 2: activation_out 24"}
     receive_back = {0: "recv pipeline from 1: gradient_in 24", 1: "recv pipeline from 2: gradient_in 24"}
     send_back = {1: "send pipeline to 0: gradient_out 24", 2: "send pipeline to 1: gradient_out 24"}
-    # One layer a stage: 440 over 3 stages is 147, 147, 146, halved 74, 74, 73. Two: 836 is 279, 279, 278; 140, 140, 139.
+    # One layer a stage: 440 over 3 stages is 147, 147, 146; halved 74, 74, 73.
+    # Two layers: 836 is 279, 279, 278; halved 140, 140, 139.
     gradient = {1: [74, 74, 73], 2: [140, 140, 139]}[layers_per_stage][stage]
     all_reduce = [f"allreduce replica: gradient {gradient}"] if replicas > 1 else []
     program = lines(configuration.program(2 * stage))
@@ -198,9 +201,7 @@ def test_dp_pp_tp_all_reduces_after_every_attention_and_every_mlp(
 
 def test_dp_pp_tp_repeats_its_layers_for_every_microbatch() -> None:
     configuration = small("dp_pp_tp", 2, small_model(layers=1), pp=1, tp=2, microbatches=2)
-    assert lines(configuration.program(1)) == (
-        2 * expected(TENSOR_LAYER_FORWARD) + 2 * expected(TENSOR_LAYER_BACKWARD)
-    )
+    assert lines(configuration.program(1)) == (2 * expected(TENSOR_LAYER_FORWARD) + 2 * expected(TENSOR_LAYER_BACKWARD))
 
 
 def expert_model(layers: int) -> object:
@@ -210,8 +211,8 @@ def expert_model(layers: int) -> object:
 
 @pytest.mark.parametrize("replicas", [1, 3])
 def test_dp_pp_ep_exchanges_tokens_around_every_mlp_and_ends_with_two_all_reduces(replicas: int) -> None:
-    # All-to-all: b N k d / ep = 12·2/2 = 12 a destination. One stage holds one of two layers: P_ne = (44 + 176)/2 = 110,
-    # P_e = 240; the replica all-reduce has 110 + 240/2 = 230.
+    # All-to-all: b N k d / ep = 12·2/2 = 12 a destination. One of two stages: P_ne = (44 + 2·88)/2 = 110, P_e = 240;
+    # the replica all-reduce has 110 + 240/2 = 230.
     configuration = small("dp_pp_ep", 4 * replicas, expert_model(2), pp=2, ep=2, microbatches=2)
     layer_forward = expected("""
         compute attention
@@ -219,7 +220,9 @@ def test_dp_pp_ep_exchanges_tokens_around_every_mlp_and_ends_with_two_all_reduce
         compute mlp
         alltoall expert: tokens 12
     """)
-    layer_backward = [line.replace("attention", "attention_backward").replace("mlp", "mlp_backward") for line in layer_forward]
+    layer_backward = [
+        line.replace("attention", "attention_backward").replace("mlp", "mlp_backward") for line in layer_forward
+    ]
     first = 2 * [*layer_forward, "send pipeline to 1: activation_out 12"]
     first += 2 * ["recv pipeline from 1: gradient_in 12", *layer_backward]
     last = 2 * ["recv pipeline from 0: activation_in 12", *layer_forward]
