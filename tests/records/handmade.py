@@ -1,0 +1,92 @@
+"""A small record of 2 ranks written by hand, and ways to change it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+CLOCK = {"reference": 0.0, "offset": [0.0, 0.5], "drift": [0.0, 0.0], "uncertainty": [0.0, 1e-6], "unix_epoch": 1.7e9}
+
+HEADER: dict[str, Any] = {
+    "kind": "header",
+    "schema_version": 1,
+    "run_id": "dp-2",
+    "created": "2026-01-02T03:04:05Z",
+    "strategy": "dp",
+    "model": {"name": "vit-h", "parameters": 632404480},
+    "gpu": {"name": "Grün"},
+    "world_size": 2,
+    "replicas": 2,
+    "degrees": {},
+    "dtype": "bf16",
+    "local_batch": 16,
+    "microbatches": 1,
+    "sequence_length": 257,
+    "buckets": 1,
+    "compute": "sleep",
+    "backend": {"name": "mpi", "library": "MPICH 5.0.2", "carrier": "MPI_UINT16_T"},
+    "messages": [
+        {
+            "operation": "allreduce",
+            "scope": "world",
+            "group_size": 2,
+            "count": 1,
+            "elements": 1000,
+            "bytes": 2000,
+            "blocking": False,
+        }
+    ],
+    "memory_bytes": 4000,
+    "seed": 7,
+    "hosts": ["nid1", "nid2"],
+    "devices": ["cpu", "cpu"],
+    "environment": {},
+    "clock": CLOCK,
+    "packages": {"numpy": "2.0"},
+    "command": ["python", "-m", "dlbench.dp"],
+    "options": {"iterations": 2},
+}
+
+WARMUP: dict[str, Any] = {
+    "kind": "iteration",
+    "index": 0,
+    "warmup": True,
+    "start": 10.0,
+    "skew": [0.0, 0.001],
+    "runtime": [0.5, 0.5],
+    "sync_time": [0.1, 0.2],
+    "compute": [0.3, 0.25],
+    "issue": [0.01, 0.01],
+    "communication": {"allreduce/world": [0.1, 0.2]},
+}
+
+COUNTED: dict[str, Any] = WARMUP | {"index": 1, "warmup": False, "start": 11.0}
+
+END: dict[str, Any] = {
+    "kind": "end",
+    "status": "completed",
+    "reason": "1 iteration measured",
+    "iterations": 2,
+    "ended": "2026-01-02T03:05:05Z",
+}
+
+WHOLE = (HEADER, WARMUP, COUNTED, END)
+
+OP_TABLES = [
+    {"ranks": [0], "ops": [{"op": "compute", "name": "forward", "seconds": 0.3}, {"op": "wait", "name": "g0"}]},
+    {"ranks": [1], "ops": [{"op": "compute", "name": "forward", "seconds": 0.3}]},
+]
+"""Rank 0 performs two ops, rank 1 one: arrays of shape (2, 2, 2) with one padded op."""
+
+WITH_OPS = HEADER | {"op_tables": OP_TABLES}
+
+
+def text(*lines: dict[str, Any]) -> bytes:
+    """The lines as they stand in a file: kind first, no blanks, UTF-8."""
+    return b"".join(json.dumps(line, separators=(",", ":"), ensure_ascii=False).encode() + b"\n" for line in lines)
+
+
+def write(path: Path, *lines: dict[str, Any]) -> Path:
+    path.write_bytes(text(*lines))
+    return path
