@@ -1,8 +1,8 @@
 """Communication over MPI.
 
 bf16 and fp16 travel as MPI_UINT16_T and fp8 as MPI_UINT8_T: MPI has no portable type for them. An unsigned integer
-of the same width puts the same number of bytes on the wire, and its sum wraps around by definition, so a check can
-verify every bit of it. What differs from a native type is the arithmetic of the reductions: integer additions.
+of the same width puts the same number of bytes on the wire, and its sums are exact, so a check can verify every bit
+of them. What differs from a native type is the arithmetic of the reductions: additions of integers.
 
 All operations are out of place: send and receive buffers are distinct memory.
 """
@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, Self
+from typing import Any, Self, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,6 +23,10 @@ from dlbench.errors import PreflightError
 _PAGE = 4096
 _GUARD = np.full(64, 0xA5, np.uint8)
 _NOISE_BYTES = 2**20
+
+
+Spec: TypeAlias = tuple[MPI.memory, MPI.Datatype]
+"""Descriptor of a buffer for mpi4py."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +72,7 @@ class MpiBuffer:
         self._guard = memory[size : size + _GUARD.size]
         self._guard[:] = _GUARD
         # A memory object and no explicit count: the fastest to pass, and mpi4py divides it by the group where due.
-        self.spec = (MPI.memory.frombuffer(memory[:size]), carrier.datatype)
+        self.spec: Spec = (MPI.memory.frombuffer(memory[:size]), carrier.datatype)
         _fill_with_noise(self._content)
 
     def read(self, start: int = 0, stop: int | None = None) -> NDArray[Any]:

@@ -1,17 +1,22 @@
 """Payloads that check communication: what every rank sends, and what every rank must receive.
 
-The values of a rank are differences of neighbouring pseudo-random sequences u, in the arithmetic of the carrier:
+All values derive from u, a hash of operation, sequence number, world rank and element index, cut to the significant
+bits of the dtype. Other order, other peers and stale data change it.
 
-    value(rank, i) = u(rank, i) − u(next rank of the group, i)
+Where data only moves, a rank sends u(rank, i).
 
-A sum over the group telescopes to u(first rank, i) − u(one past the last, i): the expected value has a closed form at
-any group size, and a contribution that is missing, doubled or taken from another message changes it. u is a hash of
-operation, sequence number, world rank and element index, so other order, other peers and stale data change it too.
+Where data is summed, the sum over a group of n ranks is to be U = u(first rank, i), whatever n is, and the ranks send
+shares of it. With the weights W(j) = j (j + 1), the rank at position j sends
 
-An unsigned carrier of w bits wraps around: every sum is exact. In a floating-point carrier with p significant bits,
-the values of a group of n ranks are integers below 2^(p − ⌈log2 n⌉), so that every partial sum is exact in whatever
-order the library adds: 10 bits of fp32 on 16 384 ranks. A wrong element looks right with the probability
-2^−w or 2^−(p − ⌈log2 n⌉), so a wrong message of a few dozen elements does not.
+    ⌊U W(j + 1) / W(n)⌋ − ⌊U W(j) / W(n)⌋,    j = (rank + i) mod n
+
+These telescope to U, so the expected value has a closed form at any group size. No partial sum exceeds U: sums are
+exact in every dtype and in whatever order the library adds, and no unsigned integer overflows, which some libraries
+wrap and others saturate. The shares differ from rank to rank, and each rank takes all positions in turn; a share that
+is missing, doubled or replaced by another one shows. In a group with more ranks than U has values most shares of one
+element are 0, so a message should have as many elements as there are ranks to show each of them.
+
+A wrong element of d significant bits looks right with the probability 2^−d; a wrong message of many elements does not.
 """
 
 from __future__ import annotations
@@ -24,7 +29,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dlbench.comm.protocol import Buffer
-from dlbench.errors import OptionError
 
 Values: TypeAlias = Callable[[int, int], NDArray[Any]]
 """Content of the elements from `start` to `stop`."""
@@ -35,6 +39,8 @@ CHUNK = 2**18
 """Elements generated or compared at a time: each of the few temporary arrays takes 2 MB."""
 
 _OPERATIONS = ("allreduce", "allgather", "reduce_scatter", "alltoall", "send")
+_SUM_BITS = 24
+"""U W(n) fits 64 bits up to a million ranks."""
 # Odd and without a short linear relation: rank and index do not stand in for each other below 2^20 × 2^35.
 _INDEX_FACTOR = np.uint64(0xD1342543DE82EF95)
 _RANK_FACTOR = np.uint64(0xAF251AF3B0F025B5)
@@ -67,16 +73,11 @@ class Message:
     carrier: np.dtype[Any]
     precision: int
 
-    def __post_init__(self) -> None:
-        if self._bits() < 1:
-            raise OptionError(
-                f"--check cannot verify sums over {len(self.ranks)} ranks in a dtype of {self.precision} significant "
-                "bits: they are not exact; use --dtype fp32, or leave --check out"
-            )
-
     def sent(self, rank: int) -> Values:
         """What `rank`, an index into the group, sends."""
-        return lambda start, stop: self._value(_uint64(rank), _indices(start, stop))
+        if self.operation in ("allreduce", "reduce_scatter"):
+            return lambda start, stop: self._share(rank, _indices(start, stop)).astype(self.carrier)
+        return lambda start, stop: self._moved(_uint64(rank), _indices(start, stop))
 
     def expected(self, rank: int, peer: int = 0) -> Values:
         """What `rank` must receive; from `peer` in a receive. Both are indices into the group."""
@@ -94,8 +95,7 @@ class Message:
 
     def _sum_from(self, offset: int) -> Values:
         """Sum of what the ranks send, from element `offset` on."""
-        first, end = _uint64(0), _uint64(len(self.ranks))
-        return lambda start, stop: self._difference(first, end, _indices(offset + start, offset + stop))
+        return lambda start, stop: self._sum(_indices(offset + start, offset + stop)).astype(self.carrier)
 
     def _blocks_from(self, offset: int) -> Values:
         """One block of every rank in turn, each from element `offset` of what its rank sends."""
@@ -104,25 +104,34 @@ class Message:
         def values(start: int, stop: int) -> NDArray[Any]:
             indices = _indices(start, stop)
             sources = indices // block
-            return self._value(sources, indices - sources * block + np.uint64(offset))
+            return self._moved(sources, indices - sources * block + np.uint64(offset))
 
         return values
 
-    def _value(self, rank: UInt64s, indices: UInt64s) -> NDArray[Any]:
-        return self._difference(rank, rank + np.uint64(1), indices)
+    def _moved(self, rank: UInt64s, indices: UInt64s) -> NDArray[Any]:
+        return self._hash(rank, indices, self.precision).astype(self.carrier)
 
-    def _difference(self, minuend: UInt64s, subtrahend: UInt64s, indices: UInt64s) -> NDArray[Any]:
-        values = self._noise(minuend, indices)
-        values -= self._noise(subtrahend, indices)
-        return values
+    def _sum(self, indices: UInt64s) -> UInt64s:
+        return self._hash(_uint64(0), indices, min(self.precision, _SUM_BITS))
 
-    def _noise(self, rank: UInt64s, indices: UInt64s) -> NDArray[Any]:
-        """u(rank, index) as elements of the carrier; `rank` has one entry, or one per index."""
+    def _share(self, rank: int, indices: UInt64s) -> UInt64s:
+        size = len(self.ranks)
+        position = (indices + np.uint64(rank)) % np.uint64(size)
+        whole, weight = self._sum(indices), np.uint64(size * (size + 1))
+        below = position * (position + np.uint64(1))
+        upto = below + np.uint64(2) * (position + np.uint64(1))
+        share: UInt64s = whole * upto // weight
+        share -= whole * below // weight
+        return share
+
+    def _hash(self, rank: UInt64s, indices: UInt64s, bits: int) -> UInt64s:
+        """u(rank, index) of `bits` bits; `rank` has one entry, or one per index."""
         world_rank = rank * np.uint64(self.ranks.step) + np.uint64(self.ranks.start)
         numbers = indices * _INDEX_FACTOR
         numbers += world_rank * _RANK_FACTOR + self._key()
         _scatter(numbers)
-        return (numbers >> np.uint64(64 - self._bits())).astype(self.carrier)
+        numbers >>= np.uint64(64 - bits)
+        return numbers
 
     def _key(self) -> UInt64s:
         # A send and its receive are the same message.
@@ -132,12 +141,6 @@ class Message:
         key += np.uint64(operation)
         _scatter(key)
         return key
-
-    def _bits(self) -> int:
-        summed = self.operation in ("allreduce", "reduce_scatter")
-        if self.carrier.kind == "f" and summed:
-            return self.precision - (len(self.ranks) - 1).bit_length()
-        return self.precision
 
 
 def fill(buffer: Buffer, values: Values) -> None:
