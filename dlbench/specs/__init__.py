@@ -1,4 +1,8 @@
-"""Typed descriptions of models, GPUs and systems, and their YAML files."""
+"""Typed descriptions of models, GPUs and systems, and their YAML files.
+
+"Raffi et al., SC26" as a source is "Characterizing the Scalability and Performance of Large-Scale AI Training Under
+Multi-Tenancy".
+"""
 
 from dlbench.specs.dtypes import DTYPE_BYTES, MESSAGE_DTYPES
 from dlbench.specs.gpu import GpuSpec

@@ -43,13 +43,6 @@ class Topology(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """Where every node hangs on two switches: nodes per switch pair."""
     endpoint_ports_per_l1_switch: Positive | None = None
 
-    @property
-    def nodes(self) -> int | None:
-        """GPU nodes of the whole system in full groups, if known."""
-        if self.groups is None or self.nodes_per_group is None:
-            return None
-        return self.groups * self.nodes_per_group
-
 
 class Scheduler(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What a SLURM job needs at this site. Account and reservation always come from the user."""

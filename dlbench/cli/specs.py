@@ -1,0 +1,193 @@
+"""`dlbench models | gpus | systems`: what is shipped, and every field of one spec.
+
+With `--json` the output is one object for a named spec and an array of such objects without a name. The keys are those
+of the YAML files, and for a model what is derived: parameters, expert_parameters, non_expert_parameters.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+import textwrap
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any, TypeAlias
+
+import msgspec
+import typer
+
+from dlbench.cli.quantities import si
+from dlbench.specs import (
+    GpuSpec,
+    ModelSpec,
+    SystemSpec,
+    gpu_names,
+    load_gpu,
+    load_model,
+    load_system,
+    model_names,
+    system_names,
+)
+
+Spec: TypeAlias = ModelSpec | GpuSpec | SystemSpec
+Row: TypeAlias = dict[str, str]
+
+Name = Annotated[str | None, typer.Argument(metavar="[NAME]", help="Shipped name, or path of a YAML file.")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+_UNITS = {
+    "peak_flops": "FLOP/s",
+    "memory_bandwidth": "B/s",
+    "memory_bytes": "B",
+    "pair_bytes_per_second_min": "B/s",
+    "pair_bytes_per_second_max": "B/s",
+}
+_NONE = "-"
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """A kind of spec, as the commands see it."""
+
+    names: Callable[[], list[str]]
+    load: Callable[[str], Spec]
+    row: Callable[[Any], Row]
+    """Row of the list, without the name."""
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands to the application."""
+    app.command("models", help="List the models, or show one.")(_models)
+    app.command("gpus", help="List the GPUs, or show one.")(_gpus)
+    app.command("systems", help="List the systems, or show one.")(_systems)
+
+
+def _models(name: Name = None, as_json: Json = False) -> None:
+    _show(Kind(model_names, load_model, _model_row), name, as_json)
+
+
+def _gpus(name: Name = None, as_json: Json = False) -> None:
+    _show(Kind(gpu_names, load_gpu, _gpu_row), name, as_json)
+
+
+def _systems(name: Name = None, as_json: Json = False) -> None:
+    _show(Kind(system_names, load_system, _system_row), name, as_json)
+
+
+def _show(kind: Kind, name: str | None, as_json: bool) -> None:
+    if name is not None:
+        found = document(kind.load(name))
+        print(_json(found) if as_json else "\n".join(_lines(found)))
+        return
+    specs = {name: kind.load(name) for name in kind.names()}
+    if as_json:
+        print(_json([document(spec) for name, spec in specs.items() if name == spec.name]))
+    else:
+        _print_table([{"name": _label(name, spec), **kind.row(spec)} for name, spec in specs.items()])
+
+
+def _label(name: str, spec: Spec) -> str:
+    return name if name == spec.name else f"{name} = {spec.name}"
+
+
+def document(spec: Spec) -> dict[str, Any]:
+    """The spec and what is derived from it, as plain data; the module's docstring lists the keys."""
+    fields: dict[str, Any] = msgspec.to_builtins(spec)
+    if isinstance(spec, ModelSpec):
+        derived = ("parameters", "expert_parameters", "non_expert_parameters")
+        fields |= {name: getattr(spec, name) for name in derived}
+    return fields
+
+
+def _model_row(model: ModelSpec) -> Row:
+    return {
+        "parameters": f"{model.parameters:,}",
+        "hidden": str(model.hidden_size),
+        "layers": str(model.layers),
+        "heads/kv": f"{model.heads}/{model.kv_heads}",
+        "mlp": str(model.feed_forward_size),
+        "length": str(model.sequence_length),
+        "experts": f"{model.active_experts}/{model.experts}" if model.experts > 1 else _NONE,
+    }
+
+
+def _gpu_row(gpu: GpuSpec) -> Row:
+    peaks = {dtype: gpu.peak_flops.get(dtype) for dtype in ("bf16", "fp8")}
+    return {
+        **{dtype: si(peak, "FLOP/s") if peak else _NONE for dtype, peak in peaks.items()},
+        "bandwidth": si(gpu.memory_bandwidth, "B/s"),
+        "memory": si(gpu.memory_bytes, "B"),
+    }
+
+
+def _system_row(system: SystemSpec) -> Row:
+    network, topology = system.network, system.topology
+    return {
+        "groups × nodes": f"{topology.groups} × {topology.nodes_per_group}" if topology.groups else _NONE,
+        "gpus/node": f"{system.gpus_per_node} × {system.gpu}" if system.gpu else _NONE,
+        "nics": f"{network.nics_per_node} × {network.nic_gbps:g} Gbit/s" if network else _NONE,
+        "fabric": network.fabric if network else _NONE,
+    }
+
+
+def _json(value: object) -> str:
+    return json.dumps(value, indent=2, ensure_ascii=False)
+
+
+def _lines(found: dict[str, Any]) -> Iterator[str]:
+    """One line per field; on a terminal, long values are wrapped beneath themselves."""
+    fields = list(_outline(found))
+    indent = max(len(key) for key, _ in fields) + 2
+    columns = shutil.get_terminal_size().columns if sys.stdout.isatty() else 0
+    for key, value in fields:
+        line = f"{key:<{indent}}{value}".rstrip()
+        if columns > 2 * indent:
+            line = textwrap.fill(line, columns, subsequent_indent=" " * indent, break_on_hyphens=False)
+        yield line
+
+
+def _outline(mapping: dict[str, Any], depth: int = 0, unit: str = "") -> Iterator[tuple[str, str]]:
+    """Keys, those of inner mappings indented beneath the outer one's, and values as text."""
+    for key, value in mapping.items():
+        inner, own_unit = isinstance(value, dict) and value, _UNITS.get(key, unit)
+        yield "  " * depth + key, "" if inner else _text(value, own_unit)
+        if inner:
+            yield from _outline(value, depth + 1, own_unit)
+
+
+def _text(value: Any, unit: str) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if not value:
+        return _NONE
+    if isinstance(value, tuple):
+        return ", ".join(value)
+    if isinstance(value, str):
+        return value
+    if unit:
+        return si(value, unit)
+    return f"{value:,}" if isinstance(value, int) else f"{value:g}"
+
+
+def _print_table(rows: Sequence[Row]) -> None:
+    if sys.stdout.isatty():
+        _print_rich_table(rows)
+        return
+    cells = [list(rows[0]), *(list(row.values()) for row in rows)]
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    for line in cells:
+        print("  ".join(f"{cell:<{width}}" for cell, width in zip(line, widths, strict=True)).rstrip())
+
+
+def _print_rich_table(rows: Sequence[Row]) -> None:
+    from rich import box  # noqa: PLC0415 - only a terminal needs it
+    from rich.console import Console  # noqa: PLC0415
+    from rich.table import Table  # noqa: PLC0415
+
+    table = Table(box=box.SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0))
+    for heading in rows[0]:
+        table.add_column(heading, overflow="fold")
+    for row in rows:
+        table.add_row(*row.values())
+    Console().print(table)
