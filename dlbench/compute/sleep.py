@@ -26,11 +26,14 @@ POLL_SECONDS = 100e-6
 """Sleep between two calls of `progress`."""
 
 
-def sharpen_timers() -> bool:
-    """Lower the timer slack of this thread from 50 µs to 1 ns; False where the kernel has no such setting."""
+def set_timer_slack(nanoseconds: int) -> bool:
+    """Set how late the kernel may wake this thread to save power; 0 means its default, 50 µs.
+
+    False where the kernel has no such setting.
+    """
     if sys.platform != "linux":
         return False
-    return bool(ctypes.CDLL(None).prctl(_PR_SET_TIMERSLACK, 1, 0, 0, 0) == 0)
+    return bool(ctypes.CDLL(None).prctl(_PR_SET_TIMERSLACK, nanoseconds, 0, 0, 0) == 0)
 
 
 def wake_latency_ns() -> int:
@@ -64,7 +67,7 @@ class Sleeper:
     """
 
     def __init__(self, ranks_per_core: float = 1.0) -> None:
-        self.sharp = sharpen_timers()
+        self.sharp = set_timer_slack(1)
         self.crowded = ranks_per_core > 1
         limit = CROWDED_SPIN_LIMIT_NS if self.crowded else SPIN_LIMIT_NS
         self.spin_ns = min(limit, wake_latency_ns())
