@@ -21,7 +21,7 @@ def register(app: typer.Typer) -> None:
 def validate(
     records: Annotated[
         list[Path] | None,
-        typer.Argument(metavar="RECORD...", help="Records, or folders to search for *.jsonl.", show_default=False),
+        typer.Argument(metavar="RECORD", help="Records, or folders to search for *.jsonl.", show_default=False),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print a JSON array, one object a record.")] = False,
     schema: Annotated[bool, typer.Option("--schema", help="Print the JSON Schema of a record's lines.")] = False,
@@ -35,12 +35,12 @@ def validate(
     Example: dlbench validate results/ other/dp-8.jsonl
     """
     if schema:
-        typer.echo(PUBLISHED.read_text(encoding="utf-8"), nl=False)
+        print(PUBLISHED.read_text(encoding="utf-8"), end="")
         return
     reports = [examine(path) for path in _found(records or [])]
     if as_json:
         rows = [_row(report) for report in reports]
-        typer.echo(msgspec.json.format(msgspec.json.encode(rows), indent=2).decode())
+        print(msgspec.json.format(msgspec.json.encode(rows), indent=2).decode())
     else:
         for report in reports:
             _print(report)
@@ -67,13 +67,13 @@ def _print(report: Report) -> None:
     if report.valid:
         warmups = f"{report.warmups} warm-up{'' if report.warmups == 1 else 's'}"
         iterations = f"{report.iterations} iteration{'' if report.iterations == 1 else 's'}"
-        typer.echo(f"OK {report.path}: {iterations} ({warmups}), {_ending(report)}")
+        print(f"OK {report.path}: {iterations} ({warmups}), {_ending(report)}")
     else:
         errors = sum(problem.severity == "error" for problem in report.problems)
-        typer.echo(f"INVALID {report.path}: {errors} error{'' if errors == 1 else 's'}")
+        print(f"INVALID {report.path}: {errors} error{'' if errors == 1 else 's'}")
     for problem in report.problems:
         line = "" if problem.line is None else f"line {problem.line}: "
-        typer.echo(f"  {problem.severity}: {line}{problem.text}")
+        print(f"  {problem.severity}: {line}{problem.text}")
 
 
 def _ending(report: Report) -> str:

@@ -105,7 +105,7 @@ class _Examination:
         if end.iterations != self.report.iterations:
             # A rank that notes a failure for the writer counts what it finished itself, perhaps one more.
             severity: Literal["error", "note"] = "error" if end.status == "completed" else "note"
-            text = f"iterations = {end.iterations}, but {self.report.iterations} iteration lines precede"
+            text = f"iterations = {end.iterations}, but the record holds {self.report.iterations}"
             self.add(number, severity, [text])
 
     def check_ops(self) -> None:
@@ -119,7 +119,9 @@ class _Examination:
         self.add(None, "note", ops.notes)
         missing = self.report.iterations - len(ops)
         if missing > ops.truncated:
-            self.add(None, "error", [f"{missing} iterations have no array in {ops.path.name}"])
+            self.add(
+                None, "error", [f"{missing} of {self.report.iterations} iterations lack their array in {ops.path.name}"]
+            )
         if _covers_all_ranks(self._header):
             self.add(None, "error", _ops_faults(ops, self._header))
 
@@ -158,7 +160,7 @@ def _clock_faults(clock: ClockModel, ranks: int) -> Iterator[str]:
 def _length_faults(lists: dict[str, list[float]] | dict[str, list[str]], ranks: int) -> Iterator[str]:
     for name, values in lists.items():
         if len(values) != ranks:
-            yield f"{name} has {len(values)} entries, but world_size = {ranks}"
+            yield f"{name} is a list of {len(values)}, but world_size = {ranks}"
 
 
 def _order_faults(iteration: Iteration, previous: Iteration | None) -> Iterator[str]:

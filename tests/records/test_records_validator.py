@@ -33,9 +33,9 @@ def test_what_is_in_a_record_is_counted(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "expected"),
     [
-        ({"hosts": ["nid1"]}, "hosts has 1 entries, but world_size = 2"),
-        ({"devices": ["cpu"] * 3}, "devices has 3 entries, but world_size = 2"),
-        ({"clock": CLOCK | {"drift": []}}, "clock.drift has 0 entries, but world_size = 2"),
+        ({"hosts": ["nid1"]}, "hosts is a list of 1, but world_size = 2"),
+        ({"devices": ["cpu"] * 3}, "devices is a list of 3, but world_size = 2"),
+        ({"clock": CLOCK | {"drift": []}}, "clock.drift is a list of 0, but world_size = 2"),
         ({"replicas": 1}, "replicas 1 = 1, but world_size = 2"),
         ({"degrees": {"pp": 8, "tp": 4}}, "replicas 2 × pp 8 × tp 4 = 64, but world_size = 2"),
         ({"dtype": "int4"}, "dtype 'int4' is unknown; use fp64, fp32, bf16, fp16, fp8"),
@@ -49,10 +49,10 @@ def test_a_header_that_contradicts_itself_is_an_error(tmp_path: Path, change: di
 @pytest.mark.parametrize(
     ("change", "expected"),
     [
-        ({"runtime": [0.5]}, "runtime has 1 entries, but world_size = 2"),
+        ({"runtime": [0.5]}, "runtime is a list of 1, but world_size = 2"),
         (
             {"communication": {"allreduce/world": [0.1]}},
-            "communication.allreduce/world has 1 entries, but world_size = 2",
+            "communication.allreduce/world is a list of 1, but world_size = 2",
         ),
         (
             {"communication": {"allreduce/world": [0.1, 0.1]}},
@@ -105,18 +105,18 @@ def test_a_warm_up_after_a_counted_iteration_is_an_error(tmp_path: Path) -> None
 
 
 def test_a_completed_run_that_lost_an_iteration_is_an_error(tmp_path: Path) -> None:
-    expected = Problem(3, "error", "iterations = 2, but 1 iteration lines precede")
+    expected = Problem(3, "error", "iterations = 2, but the record holds 1")
     assert problems(tmp_path, HEADER, WARMUP, END) == [expected]
 
 
 def test_another_rank_may_count_otherwise_when_a_run_fails(tmp_path: Path) -> None:
-    expected = Problem(3, "note", "iterations = 2, but 1 iteration lines precede")
+    expected = Problem(3, "note", "iterations = 2, but the record holds 1")
     assert problems(tmp_path, HEADER, WARMUP, END | {"status": "failed"}) == [expected]
 
 
 def test_the_clock_at_the_end_is_checked_too(tmp_path: Path) -> None:
     (problem,) = problems(tmp_path, *WHOLE[:3], END | {"clock": CLOCK | {"uncertainty": [0.0]}})
-    assert problem == Problem(4, "error", "clock.uncertainty has 1 entries, but world_size = 2")
+    assert problem == Problem(4, "error", "clock.uncertainty is a list of 1, but world_size = 2")
 
 
 def test_a_killed_run_is_valid_and_its_cut_line_noted(tmp_path: Path) -> None:
@@ -179,7 +179,7 @@ def test_ops_that_contradict_the_op_tables_are_an_error(
 
 def test_an_iteration_without_its_array_is_an_error(tmp_path: Path) -> None:
     errors = [problem for problem in with_ops(tmp_path, ARRAY) if problem.severity == "error"]
-    assert errors == [Problem(None, "error", "1 iterations have no array in run.ops.npy")]
+    assert errors == [Problem(None, "error", "1 of 2 iterations lack their array in run.ops.npy")]
 
 
 def test_an_array_without_its_iteration_is_noted(tmp_path: Path) -> None:
