@@ -73,9 +73,7 @@ def test_forward_of_a_whole_model_takes_the_published_time(
 def test_the_mlps_of_a_whole_model_take_the_published_part_of_it(name: str, microseconds: float) -> None:
     spec = load_model(name)
     layer = mlp(spec, load_gpu("b200"), dtype="bf16", samples=16, sequence_length=spec.sequence_length)
-    assert layer.scaled(spec.layers).seconds == pytest.approx(
-        microseconds * MICROSECONDS, abs=0.005 * MICROSECONDS
-    )
+    assert layer.scaled(spec.layers).seconds == pytest.approx(microseconds * MICROSECONDS, abs=0.005 * MICROSECONDS)
 
 
 def test_attention_counts_projections_scores_and_values() -> None:
@@ -129,9 +127,7 @@ def test_scaled_phases_do_a_part_of_everything() -> None:
 def test_combined_phases_add_up() -> None:
     first = Phase("a", 1.0, 2.0, 3.0, (Gemm(1, 1, 1, 1),))
     second = Phase("b", 10.0, 20.0, 30.0, (Gemm(2, 2, 2, 1),))
-    assert combined("ab", [first, second]) == Phase(
-        "ab", 11.0, 22.0, 33.0, (Gemm(1, 1, 1, 1), Gemm(2, 2, 2, 1))
-    )
+    assert combined("ab", [first, second]) == Phase("ab", 11.0, 22.0, 33.0, (Gemm(1, 1, 1, 1), Gemm(2, 2, 2, 1)))
 
 
 @given(

@@ -34,8 +34,7 @@ def choose_degrees(
     default = {name: given.get(name, strategy.defaults[name]) for name in dimensions}
     chosen = {**default, **_fitting(strategy, world_size, given, default)}
     notes = tuple(
-        f"{name} = {chosen[name]}: {world_size} {'rank is' if world_size == 1 else 'ranks are'} "
-        f"too few for the paper's {_product(strategy, dimensions)}"
+        f"{name} = {chosen[name]} on so few ranks; larger runs have {_product(strategy, dimensions)}"
         for name in dimensions
         if chosen[name] != default[name]
     )
