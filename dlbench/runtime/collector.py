@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,15 +18,13 @@ CONTINUE = 0
 STOP = 1
 
 
-@dataclass(slots=True)
-class _Gather:
+class _Gather(NamedTuple):
     row: Rows
     rows: Rows
     request: MPI.Request
 
 
-@dataclass(slots=True)
-class _Broadcast:
+class _Broadcast(NamedTuple):
     decision: NDArray[np.int64]
     request: MPI.Request
 

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from time import perf_counter_ns
-from typing import Any
+from typing import Any, NamedTuple
 
 from dlbench.comm.protocol import Buffer, Communicator, Request
 from dlbench.compute.protocol import Compute as ComputeModel
@@ -29,8 +28,7 @@ from dlbench.strategies.ops import (
 Call = Callable[[], None]
 
 
-@dataclass(frozen=True, slots=True)
-class Storage:
+class Storage(NamedTuple):
     """Memory behind a buffer of the program: what the op sends from and what it receives into, None where nothing."""
 
     send: Buffer | None

@@ -10,7 +10,7 @@ import msgspec
 from dlbench.records.schema import Backend, ClockModel, Header, Message, OpEntry, OpTable
 from dlbench.records.writer import unique_name
 from dlbench.runtime.environment import package_versions, relevant_environment
-from dlbench.runtime.options import RunRequest
+from dlbench.runtime.request import RunRequest
 from dlbench.strategies import Configuration
 from dlbench.strategies.layout import Coordinates
 from dlbench.strategies.messages import memory, message_table

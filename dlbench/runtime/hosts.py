@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import os
-import socket
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from dlbench.comm.library import MPI
 from dlbench.runtime.preflight import available_memory, check_memory
 
 
-@dataclass(frozen=True, slots=True)
-class Host:
+class Host(NamedTuple):
     """The host of this rank, seen from all of its ranks."""
 
     name: str
@@ -36,7 +34,7 @@ def find_host(comm: MPI.Intracomm) -> Host:
     """The host of this rank. Collective."""
     local = comm.Split_type(MPI.COMM_TYPE_SHARED)
     usable: set[int] = set().union(*local.allgather(_usable_cores()))
-    return Host(name=socket.gethostname(), comm=local, cores=len(usable))
+    return Host(name=os.uname().nodename, comm=local, cores=len(usable))
 
 
 def _usable_cores() -> set[int]:

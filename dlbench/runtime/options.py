@@ -5,14 +5,13 @@ from __future__ import annotations
 import argparse
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
-
-import msgspec
+from typing import Any
 
 from dlbench.arguments import ArgumentParser, at_least, more_than
 from dlbench.errors import OptionError
-from dlbench.specs import GpuSpec, ModelSpec, load_gpu, load_model, load_system
-from dlbench.strategies import Configuration, configure, get_strategy
+from dlbench.runtime.request import Delay, RunOptions, RunRequest
+from dlbench.specs import load_gpu, load_model, load_system
+from dlbench.strategies import get_strategy
 from dlbench.strategies.options import DEFAULT_GPU, add_workload_arguments, workload_options
 
 COMPUTE_MODELS = ("sleep", "gemm", "none")
@@ -30,73 +29,15 @@ _EXAMPLES = """examples:
 exit codes: 0 OK, 1 the run failed, 2 wrong option or machine, 128 + N ended by signal N"""
 
 
-class Delay(msgspec.Struct, frozen=True):
-    """A known sleep before one op of one rank, in every iteration."""
-
-    rank: int
-    op: int
-    milliseconds: float
-
-    @classmethod
-    def parse(cls, text: str) -> Delay:
-        """Read `RANK:OP:MILLISECONDS`; raises argparse.ArgumentTypeError."""
-        try:
-            rank, op, milliseconds = text.split(":")
-            delay = cls(int(rank), int(op), float(milliseconds))
-        except ValueError:
-            raise argparse.ArgumentTypeError(f"expected RANK:OP:MILLISECONDS such as 3:12:5, found {text!r}") from None
-        if delay.rank < 0 or delay.op < 0 or not 0 < delay.milliseconds < float("inf"):
-            raise argparse.ArgumentTypeError(f"rank and op count from 0 and the delay is positive, found {text!r}")
-        return delay
-
-
-class RunOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """How a configuration is run: everything but what is computed and communicated. Times are seconds."""
-
-    iterations: int
-    warmup: int
-    min_seconds: float
-    max_seconds: float | None
-    until_ci: float | None
-    max_iterations: int
-    compute: Literal["sleep", "gemm", "none"]
-    backend: Literal["mpi", "nccl"]
-    persistent: bool
-    progress: Literal["poll", "none"]
-    sync: Literal["barrier", "window", "none"]
-    check: bool
-    delay: list[Delay]
-    seed: int
-    timeout: float
-    record: str | None
-    record_ops: bool
-    label: dict[str, str]
-    system: str
-    placement: str
-    experiment: str
-    job: str
-    json: bool
-
-    @property
-    def ceiling(self) -> int:
-        """The most iterations that may be measured, warm-up left out."""
-        open_ended = self.until_ci is not None or self.min_seconds > 0
-        return max(self.max_iterations, self.iterations) if open_ended else self.iterations
-
-
-class RunRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """All that a rank needs to know; rank 0 reads it from options and files and broadcasts it."""
-
-    strategy: str
-    model: ModelSpec
-    gpu: GpuSpec
-    workload: dict[str, Any]
-    """Keyword arguments of `configure`; None stands for the strategy's default."""
-    run: RunOptions
-
-    def configuration(self, world_size: int) -> Configuration:
-        """The configuration at a world size; raises `LayoutError` or `OptionError` where it is impossible."""
-        return configure(self.strategy, world_size=world_size, model=self.model, gpu=self.gpu, **self.workload)
+def _delay(text: str) -> Delay:
+    try:
+        rank, op, milliseconds = text.split(":")
+        delay = Delay(int(rank), int(op), float(milliseconds))
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"expected RANK:OP:MILLISECONDS such as 3:12:5, found {text!r}") from None
+    if delay.rank < 0 or delay.op < 0 or not 0 < delay.milliseconds < float("inf"):
+        raise argparse.ArgumentTypeError(f"rank and op count from 0 and the delay is positive, found {text!r}")
+    return delay
 
 
 def _label(text: str) -> tuple[str, str]:
@@ -106,10 +47,17 @@ def _label(text: str) -> tuple[str, str]:
     return key, value
 
 
+_FLAG = argparse.BooleanOptionalAction
+
+
 def add_run_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare every option of `RunOptions`, and `--config`."""
-    flag = argparse.BooleanOptionalAction
+    _add_length(parser)
+    _add_method(parser)
+    _add_output(parser)
 
+
+def _add_length(parser: argparse.ArgumentParser) -> None:
     length = parser.add_argument_group("how long to measure")
     length.add_argument("--iterations", type=at_least(1), default=10, help="measured iterations (default 10)")
     length.add_argument("--warmup", type=at_least(0), default=1, help="iterations before that, not counted (default 1)")
@@ -131,10 +79,12 @@ def add_run_arguments(parser: argparse.ArgumentParser) -> None:
         help="ceiling for --min-seconds and --until-ci (default 1000)",
     )
 
+
+def _add_method(parser: argparse.ArgumentParser) -> None:
     how = parser.add_argument_group("how to run")
     how.add_argument("--compute", choices=COMPUTE_MODELS, default="sleep", help="what computation is (default sleep)")
     how.add_argument("--backend", choices=BACKENDS, default="mpi", help="what carries messages (default mpi)")
-    how.add_argument("--persistent", action=flag, default=False, help="persistent collectives of MPI 4")
+    how.add_argument("--persistent", action=_FLAG, default=False, help="persistent collectives of MPI 4")
     how.add_argument(
         "--progress",
         choices=PROGRESS_MODES,
@@ -147,11 +97,11 @@ def add_run_arguments(parser: argparse.ArgumentParser) -> None:
         default="barrier",
         help="between iterations: a barrier, a start at an agreed time, or nothing (default barrier)",
     )
-    how.add_argument("--check", action=flag, default=False, help="verify every message of one iteration first")
+    how.add_argument("--check", action=_FLAG, default=False, help="verify every message of one iteration first")
     how.add_argument(
         "--delay",
         action="append",
-        type=Delay.parse,
+        type=_delay,
         default=[],
         metavar="RANK:OP:MS",
         help="sleep MS milliseconds before op OP of rank RANK; may be repeated",
@@ -165,13 +115,15 @@ def add_run_arguments(parser: argparse.ArgumentParser) -> None:
         help="longest time for one iteration or set-up step before the run counts as hung (default 600)",
     )
 
+
+def _add_output(parser: argparse.ArgumentParser) -> None:
     output = parser.add_argument_group("what to write")
     output.add_argument(
         "--record", default=DEFAULT_RECORD, metavar="DIR", help=f"folder for the record (default {DEFAULT_RECORD})"
     )
     output.add_argument("--no-record", dest="record", action="store_const", const=None, help="write no record")
-    output.add_argument("--record-ops", action=flag, default=False, help="record enter and leave of every op")
-    output.add_argument("--json", action=flag, default=False, help="the summary as JSON on stdout, the rest on stderr")
+    output.add_argument("--record-ops", action=_FLAG, default=False, help="record enter and leave of every op")
+    output.add_argument("--json", action=_FLAG, default=False, help="the summary as JSON on stdout, the rest on stderr")
     output.add_argument("--label", action="append", type=_label, default=[], metavar="KEY=VALUE", help="free label")
     output.add_argument("--system", default="", metavar="NAME", help="system spec; sets --gpu where that is not given")
     output.add_argument("--placement", default="", metavar="CLASS", help="placement class, e.g. intra-group")

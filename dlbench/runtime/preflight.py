@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from math import floor, log10
 from pathlib import Path
+from typing import NamedTuple
 
 from dlbench.errors import PreflightError
 
 
-@dataclass(frozen=True, slots=True)
-class LauncherClaim:
+class LauncherClaim(NamedTuple):
     """What the launcher says of this process: the number of ranks, its own rank, and the variable that says so."""
 
     size: int

@@ -14,8 +14,8 @@ from dlbench.comm.library import MPI, version
 from dlbench.errors import DlbenchError
 from dlbench.runtime.agreement import AgreedExit, from_root
 from dlbench.runtime.hosts import find_host
-from dlbench.runtime.options import RunRequest, check_request, parse_request, run_parser
 from dlbench.runtime.preflight import check_world_size, launcher_claim
+from dlbench.runtime.request import RunRequest
 from dlbench.runtime.runner import Runner
 from dlbench.runtime.situation import Situation
 from dlbench.runtime.watchdog import Status, say
@@ -61,6 +61,8 @@ def _request(comm: MPI.Intracomm, strategy: str, argv: Sequence[str], prog: str)
     """What rank 0 reads from the command line and the specs, on every rank."""
 
     def read() -> bytes:
+        from dlbench.runtime.options import check_request, parse_request, run_parser  # noqa: PLC0415 - rank 0 only
+
         request = parse_request(strategy, run_parser(prog, strategy), argv)
         check_request(request, comm.size)
         return msgspec.msgpack.encode(request)

@@ -16,15 +16,12 @@ from numpy.typing import NDArray
 from dlbench.records.schema import ClockModel, End, Header, Iteration, ops_shape
 from dlbench.records.writer import RecordWriter
 from dlbench.runtime.collector import CONTINUE, STOP
-from dlbench.runtime.options import RunOptions
 from dlbench.runtime.output import Measures, Printer, header_lines, row, summary_lines, table_head
+from dlbench.runtime.request import RunOptions
+from dlbench.runtime.rows import BEGIN, FIXED_COLUMNS, LATE, RUNTIME, SIGNAL, columns
 from dlbench.runtime.stopping import StoppingRule
 from dlbench.runtime.watchdog import Status, signal_exit_code
 from dlbench.statistics import Summary, summarise
-
-BEGIN, RUNTIME, LATE, SIGNAL = range(4)
-"""First columns of a rank's row: global begin in seconds, runtime in seconds, late for the window, stop signal."""
-FIXED_COLUMNS = 4
 
 
 def utc_now() -> str:
@@ -59,11 +56,6 @@ class Reporter:
         self._measured: list[Measures] = []
         self._printer = Printer(sys.stderr if options.json else sys.stdout)
         self._writer = self._open_record()
-
-    @staticmethod
-    def columns(classes: int, ops: int) -> int:
-        """Numbers in a rank's row: the fixed columns, compute, issue, each class, and enter and leave of every op."""
-        return FIXED_COLUMNS + 2 + classes + 2 * ops
 
     @property
     def path(self) -> Path | None:
@@ -109,7 +101,7 @@ class Reporter:
 
     def _iteration(self, rows: NDArray[np.float64]) -> Iteration:
         start = float(rows[:, BEGIN].min())
-        seconds = rows[:, FIXED_COLUMNS : FIXED_COLUMNS + 2 + len(self._classes)].T
+        seconds = rows[:, FIXED_COLUMNS : columns(len(self._classes))].T
         compute, issue, communication = seconds[0], seconds[1], seconds[2:]
         return Iteration(
             index=self.iterations,
@@ -127,7 +119,7 @@ class Reporter:
     def _ops(self, rows: NDArray[np.float64]) -> NDArray[np.float64] | None:
         if not self._options.record_ops:
             return None
-        return rows[:, FIXED_COLUMNS + 2 + len(self._classes) :].reshape(ops_shape(self._header))
+        return rows[:, columns(len(self._classes)) :].reshape(ops_shape(self._header))
 
     def _next(self, signals: NDArray[np.float64]) -> int:
         if self.reason:  # decided earlier; this iteration was under way

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from time import perf_counter_ns
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,24 +20,22 @@ from dlbench.compute import create
 from dlbench.compute.sleep import Sleeper
 from dlbench.errors import CheckError, RecordError
 from dlbench.records.schema import Backend, ClockModel
-from dlbench.records.writer import append_end
 from dlbench.runtime.accounting import Accounting, classes_of
 from dlbench.runtime.agreement import AgreedExit, agree
-from dlbench.runtime.check import PayloadCheck
 from dlbench.runtime.clock import GlobalClock, Measurement
 from dlbench.runtime.collector import CONTINUE, Collector
 from dlbench.runtime.executor import Executor
-from dlbench.runtime.header import build_header
 from dlbench.runtime.hosts import Host
-from dlbench.runtime.options import RunRequest
-from dlbench.runtime.reporter import Reporter, end_line, utc_now
+from dlbench.runtime.request import RunRequest
+from dlbench.runtime.rows import columns
 from dlbench.runtime.situation import Situation
 from dlbench.runtime.start import start_line
 from dlbench.runtime.watchdog import Status, Watchdog
 from dlbench.strategies.messages import memory_bytes
 from dlbench.strategies.ops import COMMUNICATIONS, Scope
 
-_DEVICE = "cpu"
+if TYPE_CHECKING:
+    from dlbench.runtime.reporter import Reporter
 
 
 class Runner:
@@ -88,6 +87,9 @@ class Runner:
     def note(self, status: Status, reason: str) -> None:
         """Put the end of a run that breaks off into its record, if that can still be done."""
         if self._record is not None:
+            from dlbench.records.writer import append_end  # noqa: PLC0415 - for what breaks off only
+            from dlbench.runtime.reporter import end_line  # noqa: PLC0415
+
             with suppress(RecordError):
                 append_end(self._record, end_line(status, reason, self._iteration))
 
@@ -131,6 +133,10 @@ class Runner:
         def open_on_root() -> None:
             if hosts is None or devices is None or clock is None:
                 return
+            # Only rank 0 loads what writes and prints: thousands of ranks start from one file system.
+            from dlbench.runtime.header import build_header  # noqa: PLC0415
+            from dlbench.runtime.reporter import Reporter, utc_now  # noqa: PLC0415
+
             header = build_header(
                 self._request,
                 self._configuration,
@@ -159,6 +165,8 @@ class Runner:
         )
 
     def _check(self) -> None:
+        from dlbench.runtime.check import PayloadCheck  # noqa: PLC0415 - with --check only
+
         self._situation.enter("checking the messages", self._executor.current_op)
         check = PayloadCheck(
             self._executor,
@@ -180,7 +188,7 @@ class Runner:
     def _measure(self) -> None:
         accounting = Accounting(self._executor.program, self._classes)
         start = start_line(self._options.sync, self._comm, self._clock, self._host.ranks_per_core)
-        row = np.full(Reporter.columns(len(self._classes), self._longest if self._options.record_ops else 0), np.nan)
+        row = np.full(columns(len(self._classes), self._longest if self._options.record_ops else 0), np.nan)
         decide = self._reporter.decide if self._reporter else _nobody_decides
         collector = Collector(self._comm, row.size, decide, lag=1 if self._options.sync == "none" else 0)
         planned = self._options.warmup + self._options.ceiling

@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from time import monotonic
 
 
-@dataclass(slots=True)
 class Situation:
     """Rank, host and device of this process, and what it is doing.
 
     `current_op` is asked only when somebody wants to know: a timed iteration keeps no books for it.
     """
 
-    rank: int
-    host: str
-    device: str = "cpu"
-    step: str = "starting up"
-    since: float = field(default_factory=monotonic)
-    current_op: Callable[[], str] | None = None
+    def __init__(self, rank: int, host: str, device: str = "cpu") -> None:
+        self.rank = rank
+        self.host = host
+        self.device = device
+        self.enter("starting up")
 
     def enter(self, step: str, current_op: Callable[[], str] | None = None) -> None:
         """Begin a step, such as "iteration 7"; its time limit counts from here."""

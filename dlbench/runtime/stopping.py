@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from dlbench.runtime.options import RunOptions
+from dlbench.runtime.request import RunOptions
 from dlbench.statistics import Summary, relative_half_width, summarise
 
 

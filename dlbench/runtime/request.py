@@ -1,0 +1,67 @@
+"""What a run was asked to do: all that the ranks need to know, as plain data that rank 0 broadcasts."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import msgspec
+
+from dlbench.specs import GpuSpec, ModelSpec
+from dlbench.strategies import Configuration, configure
+
+
+class Delay(msgspec.Struct, frozen=True):
+    """A known sleep before one op of one rank, in every iteration."""
+
+    rank: int
+    op: int
+    milliseconds: float
+
+
+class RunOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """How a configuration is run: everything but what is computed and communicated. Times are seconds."""
+
+    iterations: int
+    warmup: int
+    min_seconds: float
+    max_seconds: float | None
+    until_ci: float | None
+    max_iterations: int
+    compute: Literal["sleep", "gemm", "none"]
+    backend: Literal["mpi", "nccl"]
+    persistent: bool
+    progress: Literal["poll", "none"]
+    sync: Literal["barrier", "window", "none"]
+    check: bool
+    delay: list[Delay]
+    seed: int
+    timeout: float
+    record: str | None
+    record_ops: bool
+    label: dict[str, str]
+    system: str
+    placement: str
+    experiment: str
+    job: str
+    json: bool
+
+    @property
+    def ceiling(self) -> int:
+        """The most iterations that may be measured, warm-up left out."""
+        open_ended = self.until_ci is not None or self.min_seconds > 0
+        return max(self.max_iterations, self.iterations) if open_ended else self.iterations
+
+
+class RunRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """All that a rank needs to know; rank 0 reads it from options and files and broadcasts it."""
+
+    strategy: str
+    model: ModelSpec
+    gpu: GpuSpec
+    workload: dict[str, Any]
+    """Keyword arguments of `configure`; None stands for the strategy's default."""
+    run: RunOptions
+
+    def configuration(self, world_size: int) -> Configuration:
+        """The configuration at a world size; raises `LayoutError` or `OptionError` where it is impossible."""
+        return configure(self.strategy, world_size=world_size, model=self.model, gpu=self.gpu, **self.workload)
