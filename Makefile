@@ -36,8 +36,7 @@ format: .venv/.installed-dev
 	@$(BIN)/ruff format .
 
 benchmark: .venv/.installed
-	@$(BIN)/python benchmarks/import_time.py
-	@$(BIN)/python benchmarks/harness.py
+	@for script in benchmarks/*.py; do echo "\$$ python $$script"; $(BIN)/python $$script || exit 1; done
 
 clean:
 	rm -rf .venv .venv-openmpi demo-results dist build .mypy_cache .ruff_cache .pytest_cache .hypothesis \
