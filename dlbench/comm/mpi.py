@@ -88,28 +88,24 @@ class MpiBuffer:
         return bool(np.array_equal(self._guard, _GUARD))
 
 
-class MpiRequest:
-    """A non-blocking operation of mpi4py."""
-
-    __slots__ = ("handle",)
-
-    def __init__(self, handle: MPI.Request) -> None:
-        self.handle = handle
-
-    def wait(self) -> None:
-        """Return when the communication is complete."""
-        self.handle.Wait()
-
-    def test(self) -> bool:
-        """Whether the communication is complete; drives it forward."""
-        return self.handle.Test()
-
-
-class PersistentRequest(MpiRequest):
-    """A persistent operation of mpi4py, started anew for every message."""
+class MpiRequest(MPI.Request):
+    """A non-blocking operation: mpi4py's request, so that a list of them can be awaited as it is."""
 
     __slots__ = ()
-    handle: MPI.Prequest
+
+    def wait(self, status: MPI.Status | None = None) -> None:
+        """Return when the communication is complete."""
+        self.Wait(status)
+
+    def test(self, status: MPI.Status | None = None) -> bool:  # type: ignore[override]
+        """Whether the communication is complete; drives it forward. mpi4py's own also returns a message."""
+        return self.Test(status)
+
+
+class PersistentRequest(MpiRequest, MPI.Prequest):
+    """A persistent operation, started anew for every message."""
+
+    __slots__ = ()
 
 
 class MpiCommunicator:
@@ -195,7 +191,7 @@ class MpiCommunicator:
 
     def wait_all(self, requests: Sequence[MpiRequest]) -> None:
         """Return when every request is complete."""
-        MPI.Request.Waitall([request.handle for request in requests])
+        MPI.Request.Waitall(requests)
 
     def progress(self) -> None:
         """Let the library move outstanding requests forward: a probe is the cheapest call that does."""
@@ -234,31 +230,31 @@ class PersistentMpiCommunicator(MpiCommunicator):
 
     def allreduce(self, send: MpiBuffer, receive: MpiBuffer) -> None:
         """Sum `send` over the group into `receive`."""
-        self._start("Allreduce_init", send, receive).handle.Wait()
+        self._start("Allreduce_init", send, receive).Wait()
 
     def allgather(self, send: MpiBuffer, receive: MpiBuffer) -> None:
         """Concatenate every rank's `send` in rank order into `receive`."""
-        self._start("Allgather_init", send, receive).handle.Wait()
+        self._start("Allgather_init", send, receive).Wait()
 
     def reduce_scatter(self, send: MpiBuffer, receive: MpiBuffer) -> None:
         """Sum `send` over the group; this rank's block of the sum goes to `receive`."""
-        self._start("Reduce_scatter_block_init", send, receive).handle.Wait()
+        self._start("Reduce_scatter_block_init", send, receive).Wait()
 
     def alltoall(self, send: MpiBuffer, receive: MpiBuffer) -> None:
         """Exchange blocks: block i of `send` goes to rank i."""
-        self._start("Alltoall_init", send, receive).handle.Wait()
+        self._start("Alltoall_init", send, receive).Wait()
 
     def close(self) -> None:
         """Free the persistent requests, then the communicator."""
         for request in self._requests.values():
-            request.handle.Free()
+            request.Free()
         self._requests.clear()
         super().close()
 
     def _start(self, operation: str, send: MpiBuffer, receive: MpiBuffer) -> PersistentRequest:
         key = operation, send, receive
         request = self._requests.get(key) or self._initialise(*key)
-        request.handle.Start()
+        request.Start()
         return request
 
     def _initialise(self, operation: str, send: MpiBuffer, receive: MpiBuffer) -> PersistentRequest:

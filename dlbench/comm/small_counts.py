@@ -13,21 +13,19 @@ PIECE = 2**30
 
 
 class PiecewiseRequest(MpiRequest):
-    """Non-blocking operations that make up one message; `handle` is the last of them."""
+    """Non-blocking operations that make up one message: this one, and `others`."""
 
-    __slots__ = ("handles",)
+    __slots__ = ("others",)
+    others: list[MPI.Request]
 
-    def __init__(self, handles: list[MPI.Request]) -> None:
-        super().__init__(handles[-1])
-        self.handles = handles
-
-    def wait(self) -> None:
+    def wait(self, status: MPI.Status | None = None) -> None:
         """Return when every piece is complete."""
-        MPI.Request.Waitall(self.handles)
+        MPI.Request.Waitall(self.others)
+        super().wait(status)
 
-    def test(self) -> bool:
+    def test(self, status: MPI.Status | None = None) -> bool:  # type: ignore[override]
         """Whether every piece is complete; drives them forward."""
-        return MPI.Request.Testall(self.handles)
+        return MPI.Request.Testall(self.others) and super().test(status)
 
 
 class SmallCountMpiCommunicator(MpiCommunicator):
@@ -72,8 +70,11 @@ class SmallCountMpiCommunicator(MpiCommunicator):
     def iallreduce(self, send: MpiBuffer, receive: MpiBuffer) -> MpiRequest:
         """Start `allreduce`."""
         if send.elements <= LARGEST_COUNT:
-            return super().iallreduce(send, receive)
-        return PiecewiseRequest([self._comm.Iallreduce(*specs) for specs in _pieces(send, receive)])
+            return MpiRequest(self._comm.Iallreduce(send.spec, receive.spec))
+        others = [self._comm.Iallreduce(*specs) for specs in _pieces(send, receive)]
+        request = PiecewiseRequest(others.pop())
+        request.others = others
+        return request
 
     def iallgather(self, send: MpiBuffer, receive: MpiBuffer) -> MpiRequest:
         """Start `allgather`."""
