@@ -271,7 +271,8 @@ def _phase_lines(configuration: Configuration) -> Iterator[str]:
 
 def _role_lines(configuration: Configuration) -> Iterator[str]:
     yield "# per rank (memory: message buffers)"
-    yield f"# {'role':<20}{'ranks':>7}{'compute':>11}{'memory':>11}"
+    yield f"# {'role':<20}{'ranks':>7}{'compute':>11}{'memory':>11}{'of GPU':>9}"
     for role, size in memory(configuration).items():
         seconds = compute_seconds(configuration, role.rank)
-        yield f"  {role.name:<20}{role.ranks:>7}{duration(seconds):>11}{si(size, 'B'):>11}"
+        part = size / configuration.workload.gpu.memory_bytes
+        yield f"  {role.name:<20}{role.ranks:>7}{duration(seconds):>11}{si(size, 'B'):>11}{part:>9.1%}"

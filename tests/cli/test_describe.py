@@ -71,12 +71,12 @@ def test_the_phase_table_times_the_compute(shown: Any) -> None:
 
 def test_every_role_of_a_pipeline_shows_its_memory(shown: Any) -> None:
     # Three times an eighth of 938.25 ms.
-    # Gradients of 1 003 782 656 elements and 2 or 4 activations of 33 554 432, in bytes ×2; gradients twice.
+    # Gradients of 1 003 782 656 elements and 2 or 4 activations of 33 554 432, in bytes ×2; gradients twice. Of 180 GB.
     rows = table(shown("dp_pp", "-n", "16"), "role")
     assert [" ".join(row) for row in rows] == [
-        "stage 0 2 351.8 ms 4.149 GB",
-        "stages 1-6 12 351.8 ms 4.284 GB",
-        "stage 7 2 351.8 ms 4.149 GB",
+        "stage 0 2 351.8 ms 4.149 GB 2.3%",
+        "stages 1-6 12 351.8 ms 4.284 GB 2.4%",
+        "stage 7 2 351.8 ms 4.149 GB 2.3%",
     ]
 
 

@@ -84,7 +84,9 @@ def test_smaller_runs_use_the_degrees_that_fit_and_say_so(
     configuration = default(strategy, world_size)
     assert configuration.degrees() == degrees
     for name, degree in degrees.items():
-        noted = any(note.startswith(f"{name} = {degree} on so few ranks; larger runs have ") for note in configuration.notes)
+        noted = any(
+            note.startswith(f"{name} = {degree} on so few ranks; larger runs have ") for note in configuration.notes
+        )
         assert noted == (degree != get_strategy(strategy).defaults[name])
 
 

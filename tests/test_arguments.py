@@ -1,0 +1,56 @@
+"""The argument parser: one line for every mistake, with what was probably meant."""
+
+from __future__ import annotations
+
+import pytest
+
+from dlbench.arguments import ArgumentParser, at_least, more_than
+from dlbench.errors import OptionError
+
+
+def parser() -> ArgumentParser:
+    built = ArgumentParser(prog="dlbench test")
+    built.add_argument("--iterations", type=at_least(1))
+    built.add_argument("--seconds", type=at_least(0.0))
+    built.add_argument("--fraction", type=more_than(0.0))
+    built.add_argument("--mode", choices=["fast", "slow"])
+    return built
+
+
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        (["--iteration", "3"], "unknown option --iteration, did you mean --iterations?; see 'dlbench test --help'"),
+        (["--mode=fast", "--zzz=1"], "unknown option --zzz; see 'dlbench test --help'"),
+        (["stray"], "unexpected argument 'stray'; see 'dlbench test --help'"),
+        (["--iterations"], "argument --iterations: expected one argument; see 'dlbench test --help'"),
+        (["--iterations", "0"], "argument --iterations: expected an integer of 1 or more, found '0'"),
+        (["--iterations", "1.5"], "argument --iterations: expected an integer of 1 or more, found '1.5'"),
+        (["--seconds", "-1"], "argument --seconds: expected a number of 0 or more, found '-1'"),
+        (["--seconds", "inf"], "argument --seconds: expected a number of 0 or more, found 'inf'"),
+        (["--fraction", "0"], "argument --fraction: expected a number above 0, found '0'"),
+        (["--fraction", "nan"], "argument --fraction: expected a number above 0, found 'nan'"),
+    ],
+)
+def test_a_mistake_is_one_line(argv: list[str], message: str) -> None:
+    with pytest.raises(OptionError) as error:
+        parser().parse_args(argv)
+    assert str(error.value).startswith(message)
+    assert "\n" not in str(error.value)
+
+
+def test_a_mistake_prints_no_usage(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(OptionError):
+        parser().parse_args(["--mode", "medium"])
+    assert capsys.readouterr() == ("", "")
+
+
+def test_options_cannot_be_abbreviated() -> None:
+    with pytest.raises(OptionError, match="did you mean --iterations"):
+        parser().parse_args(["--iter", "3"])
+
+
+def test_good_arguments_become_numbers() -> None:
+    parsed = parser().parse_args(["--iterations", "3", "--seconds", "0", "--fraction", "1e-3"])
+    assert (parsed.iterations, parsed.seconds, parsed.fraction) == (3, 0.0, 0.001)
+    assert isinstance(parsed.iterations, int)
