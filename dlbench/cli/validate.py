@@ -37,13 +37,14 @@ def validate(
     if schema:
         print(PUBLISHED.read_text(encoding="utf-8"), end="")
         return
-    reports = [examine(path) for path in _found(records or [])]
+    reports: list[Report] = []
+    for path in _found(records or []):
+        reports.append(examine(path))
+        if not as_json:
+            _print(reports[-1])
     if as_json:
         rows = [_row(report) for report in reports]
         print(msgspec.json.format(msgspec.json.encode(rows), indent=2).decode())
-    else:
-        for report in reports:
-            _print(report)
     if not all(report.valid for report in reports):
         raise typer.Exit(1)
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from os import SEEK_END
 from pathlib import Path
-from typing import IO, Any, cast
+from typing import IO, Any, Self, cast
 
 import msgspec
 import numpy as np
@@ -41,6 +41,10 @@ class UnreadableRecord(RecordError):
         self.text = text
         self.line = line
         self.path = path
+
+    def __reduce__(self) -> tuple[type[Self], tuple[Path, str, int | None]]:
+        """Pickle by what it was made of: records are read in process pools, whose errors travel."""
+        return type(self), (self.path, self.text, self.line)
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,7 +179,8 @@ def _no_header(path: Path, text: bytes, error: Exception) -> UnreadableRecord:
 class OpsReader:
     """The ops arrays of a record; array i belongs to its i-th iteration.
 
-    An array has shape (ranks, ops, 2) and is a read-only view of the mapped file: only what is looked at is read.
+    An array has shape (ranks, ops, 2) and is a read-only view of the mapped file: only what is looked at is read, and
+    the file is open only as long as an array of it lives.
     """
 
     path: Path
@@ -184,15 +189,14 @@ class OpsReader:
     """Whether the last array was cut."""
     notes: list[str]
     """What was dropped, in words."""
-    _content: NDArray[np.uint8] = field(repr=False)
     _starts: list[int] = field(repr=False)
 
     def __len__(self) -> int:
         return len(self._starts)
 
     def __getitem__(self, index: int) -> NDArray[np.float64]:
-        start = self._starts[index]
-        return self._content[start : start + _bytes(self.shape)].view("<f8").reshape(self.shape)
+        mapped = np.memmap(self.path, dtype="<f8", mode="r", offset=self._starts[index], shape=self.shape)
+        return mapped.view(np.ndarray)
 
     def __iter__(self) -> Iterator[NDArray[np.float64]]:
         return (self[index] for index in range(len(self)))
@@ -211,7 +215,6 @@ def read_ops(path: Path) -> OpsReader:
     shape = ops_shape(record.header)
     try:
         starts, cut = _array_starts(arrays, shape)
-        content = np.memmap(arrays, dtype=np.uint8, mode="r") if starts else np.empty(0, np.uint8)
     except FileNotFoundError:
         raise UnreadableRecord(arrays, f"does not exist; it belongs beside {path.name}") from None
     except OSError as error:
@@ -224,9 +227,7 @@ def read_ops(path: Path) -> OpsReader:
         notes.append(f"{len(starts)} arrays for {iterations} iterations: those without an iteration line were dropped")
     if len(starts) < iterations:
         notes.append(f"{len(starts)} arrays for {iterations} iterations: the last iterations have none")
-    return OpsReader(
-        path=arrays, shape=shape, truncated=cut, notes=notes, _content=content, _starts=starts[:iterations]
-    )
+    return OpsReader(path=arrays, shape=shape, truncated=cut, notes=notes, _starts=starts[:iterations])
 
 
 def _array_starts(path: Path, shape: tuple[int, int, int]) -> tuple[list[int], bool]:

@@ -52,7 +52,7 @@ class Report:
 
 
 def validate(path: Path) -> list[Problem]:
-    """Problems of a record and its ops arrays, in the order of its lines; an unreadable file is one of them."""
+    """Problems of a record and its ops arrays; that the file cannot be read is one of them."""
     return examine(path).problems
 
 
@@ -62,6 +62,7 @@ def examine(path: Path) -> Report:
     try:
         for number, line in enumerate(iterate(path), start=1):
             examination.take(number, line)
+        examination.check_end()
         examination.check_ops()
     except UnreadableRecord as error:
         text = error.text if error.path == path else str(error)
@@ -76,6 +77,7 @@ class _Examination:
         self.report = Report(path=path)
         self._header: Header
         self._previous: Iteration | None = None
+        self._end_line: int | None = None
 
     def add(self, line: int | None, severity: Literal["error", "note"], texts: Iterable[str]) -> None:
         self.report.problems.extend(Problem(line, severity, text) for text in texts)
@@ -93,20 +95,24 @@ class _Examination:
                 self.report.warmups += line.warmup
             case End() if self.report.end is None:
                 self.report.end = line
-                self._take_end(number, line)
+                self._end_line = number
             case End():
                 self.add(number, "note", [second_end(line)])
             case Cut():
                 self.add(number, "note", [str(line)])
 
-    def _take_end(self, number: int, end: End) -> None:
+    def check_end(self) -> None:
+        """Check the end line against all iterations: those of a failed run can stand behind it."""
+        end = self.report.end
+        if end is None:
+            return
         if end.clock is not None:
-            self.add(number, "error", _clock_faults(end.clock, self._header.world_size))
+            self.add(self._end_line, "error", _clock_faults(end.clock, self._header.world_size))
         if end.iterations != self.report.iterations:
             # A rank that notes a failure for the writer counts what it finished itself, perhaps one more.
             severity: Literal["error", "note"] = "error" if end.status == "completed" else "note"
             text = f"iterations = {end.iterations}, but the record holds {self.report.iterations}"
-            self.add(number, severity, [text])
+            self.add(self._end_line, severity, [text])
 
     def check_ops(self) -> None:
         """Check the ops arrays beside the record, where there are or should be any."""

@@ -180,9 +180,13 @@ class _NewFile:
             raise _cannot("write", self.path, error) from None
 
     def close(self) -> None:
-        if self._descriptor >= 0:
-            os.close(self._descriptor)
-        self._descriptor = -1
+        descriptor, self._descriptor = self._descriptor, -1
+        if descriptor < 0:
+            return
+        try:
+            os.close(descriptor)
+        except OSError as error:
+            raise _cannot("write", self.path, error) from None
 
 
 def _append(descriptor: int, chunk: bytes | memoryview, path: Path) -> None:

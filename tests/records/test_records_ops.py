@@ -45,6 +45,16 @@ def test_arrays_are_views_of_the_file_that_cannot_be_written(tmp_path: Path) -> 
     assert not array.flags.writeable
 
 
+def test_readers_hold_no_file_open(tmp_path: Path) -> None:
+    opened(tmp_path, FIRST, SECOND)
+    descriptors = Path("/proc/self/fd")
+    before = len(list(descriptors.iterdir()))
+    readers = [read_ops(tmp_path / "run.jsonl") for _ in range(20)]
+    totals = [np.nansum(array) for reader in readers for array in reader]
+    assert len(totals) == 40
+    assert len(list(descriptors.iterdir())) <= before + 1
+
+
 def test_an_array_beyond_the_last_does_not_exist(tmp_path: Path) -> None:
     with pytest.raises(IndexError):
         opened(tmp_path, FIRST, SECOND)[2]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import math
+import pickle
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dlbench.errors import RecordError
-from dlbench.records.reader import Cut, iterate, read
+from dlbench.records.reader import Cut, UnreadableRecord, iterate, read
 from dlbench.records.schema import End, Header, Iteration
 from dlbench.records.validator import validate
 from dlbench.records.writer import RecordWriter
@@ -168,6 +169,13 @@ def test_a_file_that_is_no_record_is_told_what_it_is(tmp_path: Path, content: by
     path = tmp_path / "run.jsonl"
     path.write_bytes(content)
     assert fault(path).startswith(expected)
+
+
+def test_an_error_survives_the_way_out_of_a_process_pool(tmp_path: Path) -> None:
+    with pytest.raises(UnreadableRecord) as caught:
+        read(write(tmp_path / "run.jsonl", HEADER, HEADER))
+    copy = pickle.loads(pickle.dumps(caught.value))
+    assert (str(copy), copy.path, copy.line) == (str(caught.value), tmp_path / "run.jsonl", 2)
 
 
 def test_a_missing_file_and_a_folder_are_told_apart(tmp_path: Path) -> None:

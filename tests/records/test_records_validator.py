@@ -114,6 +114,11 @@ def test_another_rank_may_count_otherwise_when_a_run_fails(tmp_path: Path) -> No
     assert problems(tmp_path, HEADER, WARMUP, END | {"status": "failed"}) == [expected]
 
 
+def test_an_iteration_behind_the_end_of_a_completed_run_is_an_error(tmp_path: Path) -> None:
+    expected = Problem(3, "error", "iterations = 1, but the record holds 2")
+    assert problems(tmp_path, HEADER, WARMUP, END | {"iterations": 1}, COUNTED) == [expected]
+
+
 def test_the_clock_at_the_end_is_checked_too(tmp_path: Path) -> None:
     (problem,) = problems(tmp_path, *WHOLE[:3], END | {"clock": CLOCK | {"uncertainty": [0.0]}})
     assert problem == Problem(4, "error", "clock.uncertainty is a list of 1, but world_size = 2")
