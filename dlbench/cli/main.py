@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 from collections.abc import Callable
@@ -10,7 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from dlbench import __version__
-from dlbench.cli import describe, specs, validate
+from dlbench.cli import describe, run, specs, validate
 from dlbench.errors import DlbenchError
 
 USAGE_ERROR = 2
@@ -22,6 +23,8 @@ UsageError: Any = typer.BadParameter.__mro__[1]
 
 def main() -> None:
     """Run the command line and leave with its exit code: 2 where the user can put it right, 1 where a run failed."""
+    if sys.stdout is None:
+        sys.stdout = io.StringIO()  # closed by the caller (`>&-`): nobody reads it
     sys.exit(_outcome(lambda: app(prog_name="dlbench", standalone_mode=False)))
 
 
@@ -78,5 +81,5 @@ def _application(
         print(context.get_help())
 
 
-for group in (describe, specs, validate):
+for group in (describe, run, specs, validate):
     group.register(app)

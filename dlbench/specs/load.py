@@ -60,7 +60,7 @@ def load_system(name_or_path: str) -> SystemSpec:
     try:
         load_gpu(gpu)
     except SpecError as error:
-        raise SpecError(f"system {name_or_path}: at gpu: {error}") from None
+        raise SpecError(f"{name_or_path}: at gpu: {error}") from None
     return msgspec.structs.replace(system, gpu=gpu)
 
 

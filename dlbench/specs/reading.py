@@ -31,12 +31,12 @@ def read(path: Path | Traversable, kind: type[T]) -> T:
 
 
 def read_yaml(path: Path | Traversable) -> Any:
-    """Plain content of the YAML file at `path`. Raises `SpecError` where it cannot be read or is no strict YAML.
+    """Plain content of the YAML file at `path`. Raises `SpecError` where it cannot be read, is no strict YAML or empty.
 
     Strict: no key twice, no tags, and scalars as in YAML 1.2: `1e12` is a number, `no` and `1:30` are text.
     """
     try:
-        return yaml.load(path.read_bytes().decode("utf-8-sig"), _StrictLoader)
+        content = yaml.load(path.read_bytes().decode("utf-8-sig"), _StrictLoader)
     except OSError as error:
         raise SpecError(f"{path}: {(error.strerror or str(error)).lower()}") from None
     except UnicodeDecodeError as error:
@@ -45,6 +45,9 @@ def read_yaml(path: Path | Traversable) -> Any:
         raise SpecError(f"{path}: {_yaml_fault(error)}") from None
     except RecursionError:
         raise SpecError(f"{path}: nested too deeply; expected a plain mapping") from None
+    if content is None:
+        raise SpecError(f"{path}: is empty; expected a mapping")
+    return content
 
 
 def convert(value: Any, kind: type[T], origin: str) -> T:
@@ -107,6 +110,17 @@ def _boolean(loader: _StrictLoader, node: yaml.ScalarNode) -> bool:
     return bool(node.value.lower() == "true")
 
 
+def _text(loader: _StrictLoader, node: yaml.ScalarNode) -> str:
+    text = str(node.value)
+    if re.search("[\ud800-\udfff]", text):
+        _refuse("expected Unicode text, found half of a surrogate pair", node)
+    return text
+
+
+def _tagged(loader: _StrictLoader, node: yaml.Node) -> NoReturn:
+    _refuse(f"expected a value without a tag, found {node.tag}", node)
+
+
 def _teach_core_schema() -> None:
     scalars = (
         ("null", r"(~|null|Null|NULL|)", "~nN", yaml.SafeLoader.construct_yaml_null),
@@ -118,10 +132,11 @@ def _teach_core_schema() -> None:
         tag = f"tag:yaml.org,2002:{name}"
         _StrictLoader.add_implicit_resolver(tag, re.compile(f"{pattern}$"), [*first, *[""] * (name == "null")])
         _StrictLoader.add_constructor(tag, constructor)
-    for name in ("str", "seq", "map"):
+    _StrictLoader.add_constructor("tag:yaml.org,2002:str", _text)
+    for name in ("seq", "map"):
         tag = f"tag:yaml.org,2002:{name}"
         _StrictLoader.add_constructor(tag, yaml.SafeLoader.yaml_constructors[tag])
-    _StrictLoader.add_constructor(None, yaml.SafeLoader.yaml_constructors[None])
+    _StrictLoader.add_constructor(None, _tagged)
 
 
 _teach_core_schema()
@@ -131,8 +146,8 @@ def _yaml_fault(error: yaml.YAMLError) -> str:
     if not isinstance(error, yaml.MarkedYAMLError) or error.problem_mark is None:
         return f"not valid YAML: {' '.join(str(error).split())}"
     mark = error.problem_mark
-    context = f" {error.context}" if error.context else ""
-    return f"line {mark.line + 1}, column {mark.column + 1}: not valid YAML{context}: {error.problem}"
+    context = "" if isinstance(error, yaml.constructor.ConstructorError) else "not valid YAML: "
+    return f"line {mark.line + 1}, column {mark.column + 1}: {context}{error.problem}"
 
 
 def _fault(value: Any, hint: Any, path: str) -> str | None:
@@ -154,7 +169,9 @@ def _fault(value: Any, hint: Any, path: str) -> str | None:
     try:
         msgspec.convert(value, hint)
     except msgspec.ValidationError:
-        return _expected(_describe(hint), value, path)
+        what = _describe(hint)
+        remedy = "; put it in quotes" if what == "text" and isinstance(value, int | float) else ""
+        return f"{_expected(what, value, path)}{remedy}"
     return None
 
 

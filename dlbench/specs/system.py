@@ -88,7 +88,7 @@ def _check_gpus(system: SystemSpec) -> None:
     if system.gpu is None:
         require(system.gpus_per_node is None, "gpus_per_node", "null where gpu is null", system.gpus_per_node)
     else:
-        require(system.gpus_per_node is not None, "gpus_per_node", "an integer >= 1 beside a gpu", None)
+        require(system.gpus_per_node is not None, "gpus_per_node", "an integer >= 1 beside a gpu", "null")
     links = system.intra_node
     if links is not None:
         require(
