@@ -5,12 +5,14 @@ from __future__ import annotations
 import argparse
 import difflib
 from collections.abc import Callable, Sequence
-from math import isfinite
 from typing import Any, NoReturn, TypeVar
 
 from dlbench.errors import OptionError
 
 Number = TypeVar("Number", int, float)
+
+_LIMIT = 2**63
+"""No option means anything beyond it, and every number below it can be sent and recorded."""
 
 
 class ArgumentParser(argparse.ArgumentParser):
@@ -38,9 +40,9 @@ class ArgumentParser(argparse.ArgumentParser):
         """Raise `OptionError` with the message and where to read more."""
         raise OptionError(f"{message}; see '{self.prog} --help'")
 
-    def has_option(self, option: str) -> bool:
-        """Whether the parser knows an option such as `--iterations`."""
-        return option in self._option_string_actions
+    def find(self, option: str) -> argparse.Action | None:
+        """What the parser does with an option such as `--iterations`; None where it does not know it."""
+        return self._option_string_actions.get(option)
 
     def explain_unknown(self, unknown: str) -> str:
         """What is wrong with an argument that the parser does not know, and what was probably meant."""
@@ -69,8 +71,10 @@ def _number(kind: type[Number], allowed: Callable[[Number], bool], demand: str) 
             value = kind(text)
         except ValueError:
             value = None
-        if value is None or not isfinite(value) or not allowed(value):
+        if value is None or not allowed(value):
             raise argparse.ArgumentTypeError(f"expected {name} {demand}, found {text!r}")
+        if value >= _LIMIT:
+            raise argparse.ArgumentTypeError(f"expected {name} below 2^63, found {text!r}")
         return value
 
     return convert

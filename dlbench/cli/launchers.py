@@ -65,28 +65,34 @@ def _open_mpi(situation: Situation) -> Launch:
     return Launch([situation.executable, *flags, "-n", str(situation.ranks)], environment)
 
 
-def _intel_mpi(situation: Situation) -> Launch:
+def _plain(situation: Situation) -> Launch:
     return Launch([situation.executable, "-n", str(situation.ranks)])
 
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """One MPI: how its version string begins, how its launcher signs, its PMI under srun, and how to launch."""
+    """One MPI, and how it is told from the others and launched."""
 
     name: str
     library_mark: str
+    """Part of the library's version string."""
     launcher_mark: str
+    """Part of what its mpiexec says of itself; empty where it has none."""
     pmi: str
+    """How its ranks find each other under srun."""
     launch: Callable[[Situation], Launch]
 
 
 FAMILIES = (
+    # Before MPICH: its version string holds that of MPICH too.
+    Family("Cray MPICH", "CRAY MPICH", "", "cray_shasta", _plain),
     Family("MPICH", "MPICH Version", "HYDRA", "pmi2", _hydra),
     Family("MVAPICH", "MVAPICH", "HYDRA", "pmi2", _hydra),
     Family("Open MPI", "Open MPI", "Open MPI", "pmix", _open_mpi),
-    Family("Intel MPI", "Intel(R) MPI Library", "Intel(R) MPI Library", "pmi2", _intel_mpi),
-    Family("Cray MPICH", "CRAY MPICH", "", "cray_shasta", _intel_mpi),
+    Family("Intel MPI", "Intel(R) MPI Library", "Intel(R) MPI Library", "pmi2", _plain),
 )
+
+_HOST_LISTS = ("PBS_NODEFILE", "LSB_HOSTS", "LSB_DJOB_HOSTFILE", "HYDRA_HOST_FILE")
 
 Version: TypeAlias = Callable[[str], str]
 
@@ -112,7 +118,7 @@ def loaded_library() -> Library:
 
 def _mapped_library(maps: Path) -> Path | None:
     try:
-        files = [line.split()[-1] for line in maps.read_text().splitlines() if "/libmpi" in line]
+        files = [line.split(maxsplit=5)[-1] for line in maps.read_text().splitlines() if "/libmpi" in line]
     except OSError:
         return None
     return Path(files[0]) if files else None
@@ -142,7 +148,7 @@ def find_launcher(library: Library, family: Family, version: Version | None = No
     on_path = which("mpiexec")
     paths += [on_path] if on_path else []
     for path in dict.fromkeys(paths):
-        if family.launcher_mark and family.launcher_mark.lower() in asked(path).lower():
+        if family.launcher_mark.lower() in asked(path).lower():
             return path
     looked = ", ".join(dict.fromkeys(paths)) or "nowhere"
     raise PreflightError(
@@ -172,15 +178,21 @@ def plan_launch(launcher: str, ranks: int, environment: Mapping[str, str]) -> La
     """
     library = loaded_library()
     family = family_of(library)
-    if launcher == "srun":
+    if launcher == "srun" or (launcher == "auto" and not family.launcher_mark):
         return srun(ranks, family)
     executable = find_launcher(library, family) if launcher == "auto" else _named(launcher, family)
-    nodes = environment.get("SLURM_JOB_NUM_NODES", "1")
-    hosts = int(nodes) if nodes.isdigit() else 1
+    hosts = _hosts(environment)
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return family.launch(
-        Situation(ranks=ranks, executable=executable, crowded=ranks > cores * hosts, one_host=hosts == 1)
-    )
+    crowded = hosts is not None and ranks > cores * hosts
+    return family.launch(Situation(ranks=ranks, executable=executable, crowded=crowded, one_host=hosts == 1))
+
+
+def _hosts(environment: Mapping[str, str]) -> int | None:
+    """Hosts of the allocation; None where the launcher gets them from a list that only it reads."""
+    nodes = environment.get("SLURM_JOB_NUM_NODES", "")
+    if nodes.isdigit():
+        return int(nodes)
+    return None if any(name in environment for name in _HOST_LISTS) else 1
 
 
 def _named(launcher: str, family: Family) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 import sys
+from argparse import ArgumentTypeError
 from collections.abc import Sequence
 from typing import NoReturn
 
@@ -51,15 +52,13 @@ def run(argv: Sequence[str]) -> None:
     own, rank_arguments = _own_options(strategy).parse_known_args(arguments)
     parser = run_parser(f"dlbench run {strategy}", strategy)
     _add_own_options(parser)
-    parser.set_defaults(ranks=own.ranks)
     request = parse_request(strategy, parser, rank_arguments)
     if own.ranks is None:
         raise OptionError(f"how many ranks? e.g. dlbench run {strategy} -n 4")
     check_request(request, own.ranks)
     launch = plan_launch(own.launcher, own.ranks, os.environ)
-    extra = shlex.split(own.launcher_args)
     program = [sys.executable, "-m", f"dlbench.{strategy}", *rank_arguments]
-    _start([*launch.command, *extra, *program], launch.environment, dry_run=own.dry_run)
+    _start([*launch.command, *own.launcher_args, *program], launch.environment, dry_run=own.dry_run)
 
 
 def _start(command: Sequence[str], environment: dict[str, str], *, dry_run: bool) -> None:
@@ -78,6 +77,13 @@ def _become(command: Sequence[str], environment: dict[str, str]) -> NoReturn:
         os.execvpe(command[0], list(command), environment)
     except OSError as error:
         raise PreflightError(f"cannot start {command[0]}: {error.strerror}") from None
+
+
+def _shell_words(text: str) -> list[str]:
+    try:
+        return shlex.split(text)
+    except ValueError as error:
+        raise ArgumentTypeError(f"{text!r} cannot be split into words: {error}") from None
 
 
 def _split_strategy(argv: Sequence[str]) -> tuple[str, list[str]]:
@@ -108,6 +114,10 @@ def _add_own_options(parser: ArgumentParser) -> None:
         "--launcher", default="auto", metavar="NAME", help="auto (default), srun, or the path of an mpiexec"
     )
     launch.add_argument(
-        "--launcher-args", default="", metavar="TEXT", help="more arguments for the launcher, quoted as for a shell"
+        "--launcher-args",
+        type=_shell_words,
+        default=[],
+        metavar="TEXT",
+        help="more arguments for the launcher, quoted as for a shell: --launcher-args='-hosts a,b'",
     )
     launch.add_argument("--dry-run", action="store_true", help="print the command and leave")

@@ -39,11 +39,13 @@ class PayloadCheck:
         self._communicators = communicators
         self._dtype = dtype
         self._sequence: Counter[tuple[object, ...]] = Counter()
+        self._index = 0
 
     def run(self) -> None:
         """One pass. Collective: every rank walks its own program."""
         started: dict[str, tuple[int, Communication, Message]] = {}
         for index, (op, call) in enumerate(zip(self._executor.program, self._executor.calls, strict=True)):
+            self._index = index
             match op:
                 case Compute():
                     pass
@@ -59,6 +61,10 @@ class PayloadCheck:
                         started[op.buffer.name] = (index, op, message)
                     else:
                         self._verify(index, op, message)
+
+    def current_op(self) -> str:
+        """The op that this rank is in; for messages, from any thread."""
+        return describe_op(self._index, self._executor.program[self._index])
 
     def _message(self, op: Communication) -> Message:
         """The message of an op, numbered alike on all ranks that take part in it and unlike any other of theirs."""

@@ -53,19 +53,19 @@ def allocate(
 
     Raises ValueError where ops of different kind or size share a buffer: the strategy is wrong.
     """
-    needs: dict[str, tuple[Scope, int, int]] = {}
+    needs: dict[str, tuple[str, Scope, int, int]] = {}
     for op in program:
         if isinstance(op, Compute | Wait):
             continue
-        need = (op.group, *memory_elements(op, layout.group_size(op.group)))
+        need = (operation(op), op.group, *memory_elements(op, layout.group_size(op.group)))
         if needs.setdefault(op.buffer.name, need) != need:
-            raise ValueError(f"buffer {op.buffer.name} is used as {need} and as {needs[op.buffer.name]}")
+            raise ValueError(f"buffer {op.buffer.name} is used as {needs[op.buffer.name]} and as {need}")
     return {
         name: Storage(
             send=communicators[group].allocate(send, dtype) if send else None,
             receive=communicators[group].allocate(receive, dtype) if receive else None,
         )
-        for name, (group, send, receive) in needs.items()
+        for name, (_, group, send, receive) in needs.items()
     }
 
 
@@ -86,7 +86,7 @@ class Executor:
     """Runs the program of one rank.
 
     `communicators` holds one for every scope that the program uses. `progress` drives requests in flight during
-    compute; None where nothing needs to. `delays` maps an op's index to seconds of sleep
+    compute; None where nothing needs to. `delays` maps an op's index to a call that sleeps
     before that op; the delay lies outside the op's own time. After `iterate`, `enter` and `leave` hold the rank's
     clock (`time.perf_counter_ns`) around every op, and `begin` and `end` around the iteration.
     """

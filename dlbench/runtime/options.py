@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from dlbench.arguments import ArgumentParser, at_least, more_than
 from dlbench.errors import OptionError
-from dlbench.runtime.request import Delay, RunOptions, RunRequest
+from dlbench.runtime.config_file import config_arguments
+from dlbench.runtime.request import DEFAULT_CEILING, Delay, RunOptions, RunRequest
 from dlbench.specs import load_gpu, load_model, load_system
 from dlbench.strategies import get_strategy
 from dlbench.strategies.options import DEFAULT_GPU, add_workload_arguments, workload_options
@@ -74,9 +74,8 @@ def _add_length(parser: argparse.ArgumentParser) -> None:
     length.add_argument(
         "--max-iterations",
         type=at_least(1),
-        default=1000,
         metavar="N",
-        help="ceiling for --min-seconds and --until-ci (default 1000)",
+        help=f"ceiling for --min-seconds and --until-ci (default {DEFAULT_CEILING})",
     )
 
 
@@ -145,71 +144,14 @@ def run_parser(prog: str, strategy: str) -> ArgumentParser:
     return parser
 
 
-def parse(parser: ArgumentParser, argv: Sequence[str]) -> argparse.Namespace:
-    """Parse a command line, the file of `--config` under it; raises `OptionError`."""
-    arguments = parser.parse_args(argv)
-    if arguments.config is None:
-        return arguments
-    tokens = _config_tokens(arguments.config, parser)
-    try:
-        parser.parse_known_args(tokens)
-    except OptionError as error:
-        raise OptionError(f"{arguments.config}: {error}") from None
-    return parser.parse_args([*tokens, *argv])
-
-
-def _config_tokens(file: str, parser: ArgumentParser) -> list[str]:
-    """The command line that says what a configuration file says."""
-    content = _read_yaml(file)
-    if not isinstance(content, dict):
-        raise OptionError(f"{file}: expected a mapping such as 'iterations: 20', found {type(content).__name__}")
-    tokens: list[str] = []
-    for key, value in content.items():
-        option = f"--{str(key).replace('_', '-')}"
-        if option == "--config":
-            raise OptionError(f"{file}: a configuration file cannot name another one")
-        if not parser.has_option(option):
-            raise OptionError(f"{file}: {parser.explain_unknown(option).replace('option --', 'key ')}")
-        tokens += _option_tokens(file, option, value)
-    return tokens
-
-
-def _option_tokens(file: str, option: str, value: object) -> list[str]:
-    match value:
-        case None:
-            return []
-        case True:
-            return [option]
-        case False:
-            return [f"--no-{option[2:]}"]
-        case int() | float() | str():
-            return [f"{option}={value}"]
-        case list():
-            return [token for item in value for token in _option_tokens(file, option, item)]
-        case dict():
-            return [f"{option}={key}={item}" for key, item in value.items()]
-        case _:
-            raise OptionError(f"{file}: {option[2:]}: expected a number, a text or a list, found {value!r}")
-
-
-def _read_yaml(file: str) -> object:
-    import yaml  # noqa: PLC0415 - rank 0 alone, and only with --config
-
-    try:
-        return yaml.safe_load(Path(file).read_text(encoding="utf-8"))
-    except OSError as error:
-        raise OptionError(f"--config {file}: {error.strerror}") from None
-    except (UnicodeDecodeError, yaml.YAMLError) as error:
-        raise OptionError(f"--config {file}: no YAML: {' '.join(str(error).split())}") from None
-
-
-def request_from(strategy: str, arguments: argparse.Namespace) -> RunRequest:
-    """Turn parsed arguments into a request; reads the specs; raises `SpecError` or `OptionError`."""
-    values: Mapping[str, Any] = vars(arguments)
+def _request(strategy: str, values: Mapping[str, Any]) -> RunRequest:
+    """Turn parsed options into a request; reads the specs; raises `SpecError` or `OptionError`."""
     system = load_system(values["system"]) if values["system"] else None
     gpu = values["gpu"] or (system.gpu if system else None) or DEFAULT_GPU
     options = {name: values[name] for name in RunOptions.__struct_fields__}
-    run = RunOptions(**{**options, "label": dict(options["label"])})
+    # The last one that names a label, or an op, counts: so the command line wins over the file before it.
+    delays = {(delay.rank, delay.op): delay for delay in values["delay"]}
+    run = RunOptions(**{**options, "label": dict(values["label"]), "delay": list(delays.values())})
     _reject_contradictions(run)
     return RunRequest(
         strategy=strategy,
@@ -227,6 +169,8 @@ def _reject_contradictions(run: RunOptions) -> None:
         raise OptionError("--backend nccl: this version has no NCCL backend; use --backend mpi")
     if run.max_seconds is not None and run.max_seconds < run.min_seconds:
         raise OptionError(f"--max-seconds {run.max_seconds:g} is less than --min-seconds {run.min_seconds:g}")
+    if run.max_iterations is not None and run.max_iterations < run.iterations:
+        raise OptionError(f"--max-iterations {run.max_iterations} is less than --iterations {run.iterations}")
 
 
 def check_request(request: RunRequest, world_size: int) -> None:
@@ -240,5 +184,13 @@ def check_request(request: RunRequest, world_size: int) -> None:
 
 
 def parse_request(strategy: str, parser: ArgumentParser, argv: Sequence[str]) -> RunRequest:
-    """From a command line to a request; raises `DlbenchError`, and SystemExit after `--help`."""
-    return request_from(strategy, parse(parser, argv))
+    """From a command line, over the file of `--config`, to a request.
+
+    Raises `OptionError` or `SpecError`, and SystemExit after `--help`.
+    """
+    arguments = parser.parse_args(argv)
+    if arguments.config is not None:
+        # A parser of its own: `dlbench run` has options beside those of a run, which no file can set.
+        file = config_arguments(arguments.config, run_parser(parser.prog, strategy))
+        arguments = parser.parse_args([*file, *argv])
+    return _request(strategy, vars(arguments))

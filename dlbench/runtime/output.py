@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import groupby
+from math import floor, log10
 from typing import TextIO
 
 from dlbench.records.schema import Header, Iteration, Message
 from dlbench.statistics import Summary
 
 _WIDTH = 12
+_MARGIN = "  "
+"""As wide as the mark of the comments, so that the columns stand under their names."""
+_PLACE = ("system", "placement", "experiment", "job")
 _MAP_ROWS = 16
+_MOST_DECIMALS = 9
 _UNITS = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 
 
@@ -22,21 +26,38 @@ def scaled_bytes(count: float) -> str:
     return f"{count:.0f} B"
 
 
+def significant(value: float) -> str:
+    """Five significant digits, never fewer than the integer part, no exponent: 0.0051234, 12.345, 123457."""
+    magnitude = floor(log10(abs(value))) if value else 0
+    return f"{value:.{min(max(4 - magnitude, 0), _MOST_DECIMALS)}f}"
+
+
 def rank_map(hosts: Sequence[str], devices: Sequence[str]) -> Iterator[str]:
-    """Lines rank → host → device: every rank of a small run, runs of ranks on one host of a large one."""
+    """Lines rank → host → device: a line a rank of a small run, a line a host of a large one, cut in the middle."""
     if len(hosts) <= _MAP_ROWS:
-        rows = [(str(rank), hosts[rank], devices[rank]) for rank in range(len(hosts))]
+        rows = [(str(rank), host, device) for rank, (host, device) in enumerate(zip(hosts, devices, strict=True))]
     else:
+        ranks_of: dict[str, list[int]] = {}
+        for rank, host in enumerate(hosts):
+            ranks_of.setdefault(host, []).append(rank)
         rows = [
-            (f"{ranks[0]}-{ranks[-1]}", host, _compressed(devices[rank] for rank in ranks))
-            for host, ranks in ((host, list(group)) for host, group in groupby(range(len(hosts)), hosts.__getitem__))
+            (_compressed_ranks(ranks), host, _compressed(devices[rank] for rank in ranks))
+            for host, ranks in ranks_of.items()
         ]
-    width = max(len(rank) for rank, _, _ in rows)
-    lines = [f"{rank:>{width}}  {host}  {device}" for rank, host, device in rows]
-    if len(lines) > _MAP_ROWS:
-        left_out = len(lines) - _MAP_ROWS
-        lines[_MAP_ROWS // 2 : -_MAP_ROWS // 2] = [f"… {left_out} more hosts; all of them are in the record"]
-    yield from lines
+    left_out = len(rows) - _MAP_ROWS
+    if left_out > 0:
+        rows[_MAP_ROWS // 2 : -_MAP_ROWS // 2] = [("…", f"{left_out} more hosts", "…")]
+    widths = [max(map(len, column)) for column in zip(("rank", "host", ""), *rows, strict=True)]
+    for cells in (("rank", "host", "device"), *rows):
+        yield f"{cells[0]:>{widths[0]}}  {cells[1]:<{widths[1]}}  {cells[2]}"
+
+
+def _compressed_ranks(ranks: Sequence[int]) -> str:
+    """`5`, `0-3`, or for ranks dealt out to hosts in turn `0,4,…,12`."""
+    first, last = ranks[0], ranks[-1]
+    if last - first == len(ranks) - 1:
+        return f"{first}-{last}" if last > first else f"{first}"
+    return ",".join(map(str, ranks)) if len(ranks) <= 3 else f"{first},{ranks[1]},…,{last}"  # noqa: PLR2004
 
 
 def _compressed(devices: Iterable[str]) -> str:
@@ -64,28 +85,41 @@ def _workload_line(header: Header) -> str:
 def header_lines(header: Header, record: str | None) -> Iterator[str]:
     """The header: what runs, on what, and every factor that bears on the numbers."""
     model, gpu, options = header.model, header.gpu, header.options
+    persistent = " (persistent)" if header.backend.persistent else ""
     degrees = "".join(f" × {name} {degree}" for name, degree in header.degrees.items())
     yield f"dlbench {header.packages['dlbench']}  {header.strategy}  {model['name']}  {header.dtype}"
     fields = [
-        ("model", f"{model['name']}, {model['parameters']:,} parameters".replace(",", " ").replace("  ", ", ")),
-        ("layout", f"{header.world_size} ranks = {header.replicas} replicas{degrees}"),
+        ("model", f"{model['name']}, {_grouped(model['parameters'])} parameters"),
+        ("layout", f"{_count(header.world_size, 'rank')} = {_count(header.replicas, 'replica')}{degrees}"),
         ("workload", _workload_line(header)),
         *(("message", _message_line(message)) for message in header.messages),
         ("compute", f"{header.compute}, {gpu['name']} roofline"),
-        ("backend", f"{header.backend.name}, {header.backend.library}; {header.dtype} as {header.backend.carrier}"),
+        (
+            "backend",
+            f"{header.backend.name}{persistent}, {header.backend.library}; {header.dtype} as {header.backend.carrier}",
+        ),
         ("memory", f"{scaled_bytes(header.memory_bytes)} of message buffers per rank"),
         ("run", f"sync {options['sync']}, progress {options['progress']}, seed {header.seed}"),
+        *((name, value) for name in _PLACE if (value := getattr(header, name))),
+        *(("label", f"{key} = {value}") for key, value in header.labels.items()),
+        ("versions", ", ".join(f"{name} {version}" for name, version in header.packages.items())),
         ("record", record or "none"),
         *(("note", note) for note in header.notes),
     ]
-    yield from (f"{name:<9} {value}" for name, value in fields)
-    width = len(str(header.world_size - 1))
-    yield f"{'rank':>{width}}  host  device"
+    yield from (f"{name:<10} {value}" for name, value in fields)
     yield from rank_map(header.hosts, header.devices)
 
 
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}{'s' if number != 1 else ''}"
+
+
+def _grouped(number: int) -> str:
+    return f"{number:,}".replace(",", " ")
+
+
 def _row(cells: Sequence[str]) -> str:
-    return "".join(f"{cell:>{_WIDTH}}" for cell in cells)
+    return "".join(f" {cell:>{_WIDTH - 1}}" for cell in cells)
 
 
 def table_head() -> tuple[str, str]:
@@ -115,22 +149,25 @@ def row(iteration: Iteration, measures: Measures) -> str:
     mark = ("w" if iteration.warmup else " ") + ("!" if iteration.late else " ")
     cells = (
         f"{iteration.index}",
-        f"{measures.seconds * 1e3:.3f}",
-        f"{measures.throughput:.2f}",
+        significant(measures.seconds * 1e3),
+        significant(measures.throughput),
         f"{measures.communication * 100:.1f}",
         f"{measures.skew * 1e6:.1f}",
     )
-    return f"{_row(cells)} {mark}".rstrip()
+    return f"{_MARGIN}{_row(cells)} {mark}".rstrip()
 
 
 def summary_lines(summaries: Sequence[tuple[str, float, Summary]]) -> Iterator[str]:
     """Median, 95 % interval, minimum and maximum of each measure, given as (name, factor, summary)."""
+    if not summaries:
+        yield "no iteration was measured"
+        return
     yield f"{'':<24}{_row(('median', 'low', 'high', 'minimum', 'maximum', 'samples'))}"
     for name, factor, summary in summaries:
         interval = summary.interval
         low, high = (interval.low, interval.high) if interval else (None, None)
         cells = [
-            "-" if value is None else f"{value * factor:.3f}"
+            "-" if value is None else significant(value * factor)
             for value in (summary.median, low, high, summary.minimum, summary.maximum)
         ]
         yield f"{name:<24}{_row((*cells, str(summary.count)))}"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from math import floor, log10
 from pathlib import Path
 from typing import NamedTuple
 
@@ -73,7 +72,10 @@ def _mem_available(meminfo: Path) -> int | None:
 
 
 def _cgroup_left(self_cgroup: Path, root: Path) -> int | None:
-    """Memory left below the tightest limit on the way up from this process's (version 2) control group."""
+    """Memory left below the tightest limit on the way up from this process's (version 2) control group.
+
+    What the group uses includes cached files; the kernel gives up those that are not in use rather than run out.
+    """
     try:
         entries = self_cgroup.read_text().splitlines()
     except OSError:
@@ -84,14 +86,14 @@ def _cgroup_left(self_cgroup: Path, root: Path) -> int | None:
     left: list[int] = []
     for folder in (root / own, *(root / own).parents):
         try:
-            limit, used = (
-                (folder / "memory.max").read_text().strip(),
-                (folder / "memory.current").read_text().strip(),
-            )
+            limit = (folder / "memory.max").read_text().strip()
+            used = int((folder / "memory.current").read_text())
+            usage = (folder / "memory.stat").read_text().split()
         except OSError:
             continue
-        if limit.isdigit() and used.isdigit():
-            left.append(max(0, int(limit) - int(used)))
+        if limit != "max":
+            cached = int(usage[usage.index("inactive_file") + 1])
+            left.append(max(0, int(limit) - used + cached))
     return min(left, default=None)
 
 
@@ -99,14 +101,20 @@ def check_memory(host: str, needed: int, available: int | None, scale: float) ->
     """Raise `PreflightError` where the ranks of a host need more bytes than it has, naming the scale that would fit."""
     if available is None or needed <= available:
         return
-    fitting = _round_down(scale * available / needed)
+    fitting = _fitting_scale(scale, needed, available)
+    remedy = f"--scale {fitting} would fit" if fitting else "free some, or run fewer ranks on it"
     raise PreflightError(
         f"host {host} has {available / 1e9:.2f} GB of memory available, but the message buffers of its ranks need "
-        f"{needed / 1e9:.2f} GB; --scale {fitting:g} would fit"
+        f"{needed / 1e9:.2f} GB; {remedy}"
     )
 
 
-def _round_down(value: float) -> float:
-    """Two significant digits, rounded towards zero."""
-    unit = 10.0 ** (floor(log10(value)) - 1) if value > 0 else 1.0
-    return floor(value / unit) * unit
+def _fitting_scale(scale: float, needed: int, available: int) -> str:
+    """The largest scale of two digits that fits; empty where none does.
+
+    One percent stays free: the elements of scaled messages are rounded, and the ranks themselves take memory too.
+    """
+    from decimal import ROUND_DOWN, Context  # noqa: PLC0415 - only for this message
+
+    fitting = Context(prec=2, rounding=ROUND_DOWN).create_decimal_from_float(0.99 * scale * available / needed)
+    return f"{float(fitting):g}" if fitting else ""

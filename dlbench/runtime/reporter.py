@@ -13,6 +13,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from dlbench.errors import CheckError
 from dlbench.records.schema import ClockModel, End, Header, Iteration, ops_shape
 from dlbench.records.writer import RecordWriter
 from dlbench.runtime.collector import CONTINUE, STOP
@@ -46,7 +47,7 @@ class Reporter:
     def __init__(self, header: Header, options: RunOptions, classes: Sequence[str]) -> None:
         self.iterations = 0
         self.reason = ""
-        self.status: Literal["completed", "terminated"] = "completed"
+        self.status: Literal["completed", "terminated", "failed"] = "completed"
         self.exit_code = 0
         self._header = header
         self._options = options
@@ -72,14 +73,15 @@ class Reporter:
         self._printer.comment(header_lines(self._header, str(self.path) if self.path else None))
 
     def report_check(self, messages: int, faults: Sequence[str]) -> bool:
-        """Say how the payload check went; after faults the run has failed. Returns whether all was well."""
+        """Say how the payload check went; after faults the run has failed, and ends. Returns whether all was well."""
         if not faults:
-            self._printer.comment([f"check     OK: {messages} messages verified on {self._header.world_size} ranks"])
+            self._printer.comment([f"check      OK: {messages} messages verified on {self._header.world_size} ranks"])
             return True
-        self._printer.comment(f"check     WRONG: {fault}" for fault in faults)
-        if self._writer:
-            self._writer.end(end_line("failed", f"check: {faults[0]}", self.iterations))
-        self._printer.line(f"FAILED: wrong data in {len(faults)} messages")
+        self._printer.comment(f"check      WRONG: {fault}" for fault in faults)
+        self.status = "failed"
+        self.exit_code = CheckError.exit_code
+        self.reason = f"wrong data: {faults[0]}"
+        self.end(None)
         return False
 
     def print_table_head(self) -> None:
@@ -134,7 +136,7 @@ class Reporter:
         stop = self._stopping.verdict()
         if stop is None:
             return CONTINUE
-        self.reason = stop.reason
+        self.reason = stop
         return STOP
 
     def end(self, clock: ClockModel | None) -> int:
@@ -146,10 +148,12 @@ class Reporter:
             sys.stdout.write(msgspec.json.encode(self._json()).decode() + "\n")
             sys.stdout.flush()
         where = f"; record {self.path}" if self.path else ""
-        verdict = "OK" if self.status == "completed" else f"FAILED: {self.status} by {self.reason}"
         self._printer.comment([f"{self.reason}{where}"])
-        self._printer.line(verdict)
+        self._printer.line("OK" if self.status == "completed" else f"FAILED: {self._why()}")
         return self.exit_code
+
+    def _why(self) -> str:
+        return f"terminated by {self.reason}" if self.status == "terminated" else self.reason
 
     def _summaries(self) -> list[tuple[str, float, Summary]]:
         if not self._measured:
@@ -164,6 +168,7 @@ class Reporter:
 
     def _json(self) -> dict[str, Any]:
         names = ("seconds", "throughput", "communication_fraction", "skew_seconds")
+        summaries = dict(zip(names, (summary for _, _, summary in self._summaries()), strict=False))
         return {
             "run_id": self._header.run_id,
             "record": str(self.path) if self.path else None,
@@ -174,5 +179,5 @@ class Reporter:
             "world_size": self._header.world_size,
             "iterations": self.iterations,
             "warmup": self.iterations - len(self._measured),
-            **{name: summary for name, (_, _, summary) in zip(names, self._summaries(), strict=False)},
+            **{name: summaries.get(name) for name in names},
         }

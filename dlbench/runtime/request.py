@@ -9,6 +9,8 @@ import msgspec
 from dlbench.specs import GpuSpec, ModelSpec
 from dlbench.strategies import Configuration, configure
 
+DEFAULT_CEILING = 1000
+
 
 class Delay(msgspec.Struct, frozen=True):
     """A known sleep before one op of one rank, in every iteration."""
@@ -26,7 +28,7 @@ class RunOptions(msgspec.Struct, frozen=True, kw_only=True):
     min_seconds: float
     max_seconds: float | None
     until_ci: float | None
-    max_iterations: int
+    max_iterations: int | None
     compute: Literal["sleep", "gemm", "none"]
     backend: Literal["mpi", "nccl"]
     persistent: bool
@@ -48,8 +50,9 @@ class RunOptions(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def ceiling(self) -> int:
         """The most iterations that may be measured, warm-up left out."""
-        open_ended = self.until_ci is not None or self.min_seconds > 0
-        return max(self.max_iterations, self.iterations) if open_ended else self.iterations
+        if self.until_ci is None and not self.min_seconds:
+            return self.iterations
+        return self.max_iterations or max(DEFAULT_CEILING, self.iterations)
 
 
 class RunRequest(msgspec.Struct, frozen=True, kw_only=True):

@@ -167,7 +167,6 @@ class Runner:
     def _check(self) -> None:
         from dlbench.runtime.check import PayloadCheck  # noqa: PLC0415 - with --check only
 
-        self._situation.enter("checking the messages", self._executor.current_op)
         check = PayloadCheck(
             self._executor,
             layout=self._configuration.layout,
@@ -175,6 +174,7 @@ class Runner:
             communicators=self._communicators,
             dtype=self._configuration.workload.dtype,
         )
+        self._situation.enter("checking the messages", check.current_op)
         check.run()
         found = self._comm.gather((check.messages, [f"{self._situation.who()} {fault}" for fault in check.faults]))
         ok = True

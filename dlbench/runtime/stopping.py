@@ -2,23 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from dlbench.runtime.request import RunOptions
-from dlbench.statistics import Summary, relative_half_width, summarise
-
-
-@dataclass(frozen=True, slots=True)
-class Stop:
-    """Why the measurement ends; `completed` unless a ceiling came before the goal."""
-
-    reason: str
+from dlbench.statistics import relative_half_width, summarise
 
 
 class StoppingRule:
     """Decides after each measured iteration whether the run goes on; lives on rank 0.
 
-    Goals: `--iterations`, then `--min-seconds` and `--until-ci`. Ceilings: `--max-seconds` and `--max-iterations`.
+    Goals: `--iterations`, `--min-seconds` and `--until-ci`, all of them. Ceilings: `--max-seconds` and
+    `--max-iterations`, whichever comes first.
     """
 
     def __init__(self, options: RunOptions) -> None:
@@ -31,35 +23,44 @@ class StoppingRule:
         self._seconds.append(seconds)
         self._total += seconds
 
-    def verdict(self) -> Stop | None:
-        """The reason to stop, or None to go on."""
+    def verdict(self) -> str | None:
+        """The reason to stop, with every goal that a ceiling left unreached, or None to go on."""
+        missed = self._missed()
+        ceiling = self._ceiling()
+        if missed and ceiling is None:
+            return None
+        measured = f"{len(self._seconds)} iteration{'s' if len(self._seconds) != 1 else ''} measured"
+        if missed:
+            return f"{measured}: {ceiling} came before {' and '.join(missed)}"
+        return measured if self._options.until_ci is None else f"{measured}, {self._known()}"
+
+    def _ceiling(self) -> str | None:
         options = self._options
         if options.max_seconds is not None and self._total >= options.max_seconds:
-            return Stop(f"--max-seconds {options.max_seconds:g} reached{self._missed()}")
+            return f"--max-seconds {options.max_seconds:g}"
         if len(self._seconds) >= options.ceiling:
-            return Stop(f"{len(self._seconds)} iterations measured{self._missed()}")
-        if len(self._seconds) < options.iterations or self._total < options.min_seconds:
-            return None
-        if options.until_ci is not None and not self._tight():
-            return None
-        return Stop(f"{len(self._seconds)} iterations measured{self._reached()}")
+            return f"--max-iterations {options.ceiling}"
+        return None
 
-    def _width(self) -> float | None:
-        """Half of the 95 % interval over the median; None while there are too few samples."""
-        summary: Summary = summarise(self._seconds)
-        return relative_half_width(summary.interval, summary.median) if summary.interval else None
+    def _missed(self) -> list[str]:
+        """The goals that are not reached yet."""
+        options = self._options
+        missed = []
+        if len(self._seconds) < options.iterations:
+            missed.append(f"--iterations {options.iterations}")
+        if self._total < options.min_seconds:
+            missed.append(f"--min-seconds {options.min_seconds:g}")
+        if options.until_ci is not None and self._half_width() > options.until_ci:
+            missed.append(f"--until-ci {options.until_ci:g} ({self._known()})")
+        return missed
 
-    def _tight(self) -> bool:
-        width = self._width()
-        return width is not None and self._options.until_ci is not None and width <= self._options.until_ci
+    def _half_width(self) -> float:
+        """Half of the 95 % interval over the median; infinite while there are too few samples."""
+        if not self._seconds:
+            return float("inf")
+        summary = summarise(self._seconds)
+        return relative_half_width(summary.interval, summary.median)
 
-    def _reached(self) -> str:
-        return "" if self._options.until_ci is None else f", median known within ±{self._width():.2%}"
-
-    def _missed(self) -> str:
-        """What was not reached when a ceiling ended the run."""
-        if self._options.until_ci is None or not self._seconds or self._tight():
-            return ""
-        width = self._width()
-        known = f"median known within ±{width:.2%}" if width is not None else "too few samples for an interval"
-        return f", {known}, not within ±{self._options.until_ci:.2%}"
+    def _known(self) -> str:
+        width = self._half_width()
+        return f"median known within ±{width:.2%}" if width < float("inf") else "too few samples for an interval"

@@ -15,7 +15,7 @@ import sys
 import threading
 from collections.abc import Callable
 from time import monotonic, sleep
-from typing import Literal
+from typing import Any, Literal
 
 from dlbench.runtime.situation import Situation
 
@@ -36,8 +36,9 @@ def signal_exit_code(number: int) -> int:
 
 def say(text: str) -> None:
     """One line on standard error, written at once."""
-    sys.stderr.write(f"dlbench: {text}\n")
-    sys.stderr.flush()
+    with contextlib.suppress(OSError, ValueError):  # a stream that is gone must not keep a job from its end
+        sys.stderr.write(f"dlbench: {text}\n")
+        sys.stderr.flush()
 
 
 class Watchdog:
@@ -67,6 +68,8 @@ class Watchdog:
         self._grace_seconds = grace_seconds
         self._stop_by = float("inf")
         self._closed = False
+        self._handlers: dict[int, Any] = {}
+        """Those of the process before `start`."""
         self._read, self._write = os.pipe()
         self._thread = threading.Thread(target=self._watch, name="dlbench-watchdog", daemon=True)
 
@@ -74,14 +77,15 @@ class Watchdog:
         """Take over the signals and begin to watch. Call from the main thread."""
         os.set_blocking(self._write, False)
         signal.set_wakeup_fd(self._write, warn_on_full_buffer=False)
-        for number in SIGNALS:
-            signal.signal(number, lambda number, frame: None)
+        self._handlers = {number: signal.signal(number, lambda number, frame: None) for number in SIGNALS}
         self._thread.start()
 
     def close(self) -> None:
-        """Stop watching: the run is over, what remains is to leave."""
+        """Stop watching and give the signals back: the run is over, what remains is to leave."""
         self._closed = True
         signal.set_wakeup_fd(-1)
+        for number, handler in self._handlers.items():
+            signal.signal(number, handler)
         with contextlib.suppress(OSError):
             os.write(self._write, b"\0")
         self._thread.join()
