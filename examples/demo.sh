@@ -8,21 +8,23 @@ set -euo pipefail
 
 records=${1:-demo-results}
 
+# Ten iterations each, fewer where the machine is so busy that they take more than 15 s.
 demo() {
+    local command=(dlbench run "$@" --iterations 10 --max-seconds 15 --record "$records")
     echo
-    echo "\$ dlbench run $* --record $records"
-    dlbench run "$@" --record "$records"
+    echo "\$ ${command[*]}"
+    "${command[@]}"
 }
 
-demo dp       -n 2 --scale 0.01   --iterations 10
-demo fsdp     -n 4 --scale 0.002  --time-scale 0.1  --iterations 10
-demo dp_pp    -n 4 --scale 0.0005 --time-scale 0.1  --iterations 10
-demo dp_pp_tp -n 4 --scale 0.0005 --time-scale 0.02 --iterations 10
-demo dp_pp_ep -n 4 --scale 0.0005 --time-scale 0.1  --iterations 10
+demo dp       -n 2 --scale 0.01
+demo fsdp     -n 4 --scale 0.002  --time-scale 0.1
+demo dp_pp    -n 4 --scale 0.0005 --time-scale 0.1
+demo dp_pp_tp -n 4 --scale 0.0001 --time-scale 0.02 --microbatches 4
+demo dp_pp_ep -n 4 --scale 0.0001 --time-scale 0.05 --microbatches 4
 
 echo
 echo "\$ dlbench validate $records"
 dlbench validate "$records"
 echo
-echo "The records of the five runs are in $(cd "$records" && pwd):"
+echo "The records are in $(cd "$records" && pwd):"
 ls -lh "$records"
