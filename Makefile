@@ -36,7 +36,7 @@ format: .venv/.installed-dev
 	@$(BIN)/ruff format .
 
 benchmark: .venv/.installed
-	@for script in benchmarks/*.py; do echo "\$$ python $$script"; $(BIN)/python $$script || exit 1; done
+	@$(BIN)/python benchmarks/harness.py
 
 clean:
 	rm -rf .venv .venv-openmpi demo-results dist build .mypy_cache .ruff_cache .pytest_cache .hypothesis \
