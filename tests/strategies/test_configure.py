@@ -13,7 +13,7 @@ from small_worlds import GPU, small, small_model
 from dlbench.errors import LayoutError, OptionError, SpecError
 from dlbench.specs import load_gpu, load_model
 from dlbench.strategies import STRATEGIES, Configuration, configure, get_strategy
-from dlbench.strategies.computation import ideal
+from dlbench.strategies.computation import compute_seconds, ideal, phase_table
 from dlbench.strategies.strategy import padded_share, share
 
 
@@ -233,6 +233,26 @@ def test_another_sequence_length_changes_compute_and_activations_but_no_paramete
     assert shorter.workload.activation_elements == 4
     # 8 B N d² + 4 B N² d + 4 B N d H = 128 + 16 + 80 a layer for one token of one sample.
     assert shorter.workload.forward().flops == 2 * (128 + 16 + 80)
+
+
+def test_the_phase_table_counts_phases_on_the_rank_that_runs_most() -> None:
+    # 5 layers on 2 stages: 3 and 2; forward and backward of 2 microbatches.
+    table = phase_table(small("dp_pp_tp", 4, small_model(layers=5), pp=2, tp=2))
+    assert [(phase.name, count) for phase, count in table] == [
+        ("attention", 6),
+        ("mlp", 6),
+        ("attention_backward", 6),
+        ("mlp_backward", 6),
+    ]
+
+
+def test_stages_of_different_depth_have_different_phases() -> None:
+    configuration = small("dp_pp", 2, small_model(layers=5), pp=2)
+    layer = configuration.workload.forward().seconds / 5
+    table = phase_table(configuration)
+    assert [(phase.name, count) for phase, count in table] == [("forward", 2), ("backward", 2)] * 2
+    assert [phase.seconds / layer for phase, _ in table] == pytest.approx([3, 6, 2, 4])
+    assert compute_seconds(configuration, 1) == pytest.approx(2 * (2 + 4) * layer)
 
 
 def test_without_a_pipeline_the_ideal_iteration_is_the_compute() -> None:
