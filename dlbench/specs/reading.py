@@ -74,6 +74,12 @@ class _StrictLoader(yaml.SafeLoader):
     yaml_implicit_resolvers: dict[str, Any] = {}
     yaml_constructors: ClassVar[dict[str | None, Any]] = {}
 
+    def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
+        event = self.peek_event()  # type: ignore[no-untyped-call]
+        if tag := getattr(event, "tag", None):
+            _refuse(f"expected a value without a tag, found {tag}", event)
+        return super().compose_node(parent, index)
+
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         seen: set[str] = set()
         for key, _ in node.value:
@@ -85,22 +91,20 @@ class _StrictLoader(yaml.SafeLoader):
         return super().construct_mapping(node, deep)
 
 
-def _refuse(problem: str, node: yaml.Node) -> NoReturn:
-    raise yaml.constructor.ConstructorError(None, None, problem, node.start_mark)
+def _refuse(problem: str, part: Any) -> NoReturn:
+    """Raise PyYAML's error at the place of a node or an event."""
+    raise yaml.constructor.ConstructorError(None, None, problem, part.start_mark)
 
 
 def _integer(loader: _StrictLoader, node: yaml.ScalarNode) -> int:
     try:
         return int(node.value)
-    except ValueError:
-        _refuse("expected an integer", node)
+    except ValueError:  # Python's limit on digits
+        _refuse("expected an integer of fewer digits", node)
 
 
 def _number(loader: _StrictLoader, node: yaml.ScalarNode) -> float:
-    try:
-        number = float(node.value)
-    except ValueError:
-        _refuse("expected a number", node)
+    number = float(node.value)
     if not math.isfinite(number):
         _refuse(f"expected a finite number, found {node.value}", node)
     return number
@@ -117,16 +121,12 @@ def _text(loader: _StrictLoader, node: yaml.ScalarNode) -> str:
     return text
 
 
-def _tagged(loader: _StrictLoader, node: yaml.Node) -> NoReturn:
-    _refuse(f"expected a value without a tag, found {node.tag}", node)
-
-
 def _teach_core_schema() -> None:
     scalars = (
         ("null", r"(~|null|Null|NULL|)", "~nN", yaml.SafeLoader.construct_yaml_null),
         ("bool", r"(true|True|TRUE|false|False|FALSE)", "tTfF", _boolean),
-        ("int", r"[-+]?(0|[1-9][0-9_]*)", "-+0123456789", _integer),
-        ("float", r"[-+]?(\.[0-9]+|[0-9][0-9_]*(\.[0-9]*|(?=[eE])))([eE][-+]?[0-9]+)?", "-+.0123456789", _number),
+        ("int", r"[-+]?(0|[1-9][0-9]*(_[0-9]+)*)", "-+0123456789", _integer),
+        ("float", r"[-+]?(\.[0-9]+|[0-9]+(_[0-9]+)*(\.[0-9]*|(?=[eE])))([eE][-+]?[0-9]+)?", "-+.0123456789", _number),
     )
     for name, pattern, first, constructor in scalars:
         tag = f"tag:yaml.org,2002:{name}"
@@ -136,7 +136,6 @@ def _teach_core_schema() -> None:
     for name in ("seq", "map"):
         tag = f"tag:yaml.org,2002:{name}"
         _StrictLoader.add_constructor(tag, yaml.SafeLoader.yaml_constructors[tag])
-    _StrictLoader.add_constructor(None, _tagged)
 
 
 _teach_core_schema()
