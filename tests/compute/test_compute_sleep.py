@@ -98,13 +98,13 @@ def test_a_phase_without_requests_in_flight_sleeps_in_one_piece(sleeps: Calls) -
     assert sleeps.arguments == [pytest.approx(4.98e-3, abs=1e-4)]
 
 
-def test_requests_in_flight_are_driven_every_100_us(sleeps: Calls) -> None:
+def test_requests_in_flight_are_driven_between_slices_of_100_us(sleeps: Calls) -> None:
     compute = sleeping(spin_ns=20_000)
     sleeps.arguments.clear()
     progress = Calls()
     compute.bind(PhaseOf(20e-3), progress)()
-    # A slice is 100 µs and the wake-up latency, which other work on the core can stretch.
-    assert 20 <= len(progress.arguments) <= 200
+    # A slice is 100 µs and the wake-up latency, which other work on the core can stretch to milliseconds.
+    assert 3 <= len(progress.arguments) <= 200
     slices = len(progress.arguments) - 1
     assert sleeps.arguments[:slices] == [100e-6] * slices
 

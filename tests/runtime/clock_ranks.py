@@ -47,10 +47,10 @@ def main() -> None:
     start = clock.measure(40)
     comm.Barrier()
     time.sleep(BASELINE_SECONDS)
+    moment: int = comm.bcast(time.perf_counter_ns())
     comm.Barrier()
     model = clock.fit(start, clock.measure(40))
 
-    moment = begin + round(BASELINE_SECONDS * 1e9)
     truth = (moment - comm.bcast(clock.origin_ns)) * 1e-9
     errors = comm.gather(abs(clock.to_global(reading_at(moment)) - truth))
     drifts = comm.gather(1 / (1 + drift) - 1)
