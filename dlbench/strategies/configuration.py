@@ -19,6 +19,8 @@ from dlbench.strategies.strategy import Strategy, Workload
 
 DEFAULT_DTYPE = "bf16"
 DEFAULT_LOCAL_BATCH = 16
+FACTOR_RANGE = (1e-12, 1e12)
+"""Scales beyond it would turn sizes and times into 0 or infinity."""
 
 
 class Role(NamedTuple):
@@ -158,8 +160,9 @@ def _check_positive(values: Mapping[str, int]) -> None:
 
 
 def _check_factor(name: str, factor: float) -> None:
-    if not (math.isfinite(factor) and factor > 0):
-        raise OptionError(f"--{name} {factor} is out of range; use a finite number above 0")
+    low, high = FACTOR_RANGE
+    if not low <= factor <= high:
+        raise OptionError(f"--{name} {factor:g} is out of range; use a number from {low:g} to {high:g}")
 
 
 def _check_dtype(gpu: GpuSpec, dtype: str) -> None:

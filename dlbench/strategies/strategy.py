@@ -7,10 +7,14 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from dlbench import roofline
+from dlbench.errors import OptionError
 from dlbench.roofline import Phase
 from dlbench.specs import GpuSpec, ModelSpec
 from dlbench.strategies.layout import Layout
 from dlbench.strategies.ops import Buffer, Op, Scope
+
+LARGEST_COUNT = 2**63 - 1
+"""MPI_Count, which the largest MPI calls take, is a signed integer of 64 bits."""
 
 
 def share(total: int, parts: int, index: int) -> int:
@@ -54,8 +58,11 @@ class Workload:
         return self.samples * self.sequence_length * self.model.hidden_size
 
     def buffer(self, name: str, elements: int) -> Buffer:
-        """Message buffer, scaled: at least one element."""
-        return Buffer(name, max(1, round(elements * self.scale)))
+        """Message buffer, scaled: at least one element. Raises `OptionError` above what MPI can count."""
+        scaled = max(1, round(elements * self.scale))
+        if scaled > LARGEST_COUNT:
+            raise OptionError(f"{name} would have {scaled:.3g} elements, more than 2^63 - 1; use a smaller --scale")
+        return Buffer(name, scaled)
 
     def forward(self) -> Phase:
         """Forward of one microbatch through the whole model."""
