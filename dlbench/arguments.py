@@ -71,7 +71,7 @@ def _number(kind: type[Number], allowed: Callable[[Number], bool], demand: str) 
             value = kind(text)
         except ValueError:
             value = None
-        if value is None or not allowed(value):
+        if value is None or not allowed(value) or value == float("inf"):
             raise argparse.ArgumentTypeError(f"expected {name} {demand}, found {text!r}")
         if value >= _LIMIT:
             raise argparse.ArgumentTypeError(f"expected {name} below 2^63, found {text!r}")

@@ -65,7 +65,8 @@ def _start(command: Sequence[str], environment: dict[str, str], *, dry_run: bool
     # What the user has set in the environment is kept.
     added = {name: value for name, value in environment.items() if name not in os.environ}
     if dry_run:
-        print(shlex.join([*(f"{name}={value}" for name, value in added.items()), *command]))
+        # The name of an assignment must not be quoted, or the shell takes the whole for a command.
+        print(*(f"{name}={shlex.quote(value)}" for name, value in added.items()), shlex.join(command))
         return
     _become(command, {**os.environ, **added})
 

@@ -1,0 +1,93 @@
+"""Options, a header and rows of a small run, written by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from dlbench.records.schema import Header
+from dlbench.runtime.request import RunOptions
+
+OPTIONS: dict[str, Any] = {
+    "iterations": 10,
+    "warmup": 1,
+    "min_seconds": 0.0,
+    "max_seconds": None,
+    "until_ci": None,
+    "max_iterations": None,
+    "compute": "sleep",
+    "backend": "mpi",
+    "persistent": False,
+    "progress": "poll",
+    "sync": "barrier",
+    "check": False,
+    "delay": [],
+    "seed": 0,
+    "timeout": 600.0,
+    "record": None,
+    "record_ops": False,
+    "label": {},
+    "system": "",
+    "placement": "",
+    "experiment": "",
+    "job": "",
+    "json": False,
+}
+
+HEADER: dict[str, Any] = {
+    "kind": "header",
+    "run_id": "dp-2-by-hand",
+    "created": "2026-01-02T03:04:05Z",
+    "strategy": "dp",
+    "model": {"name": "vit-h", "parameters": 632404480},
+    "gpu": {"name": "b200"},
+    "world_size": 2,
+    "replicas": 2,
+    "degrees": {},
+    "dtype": "bf16",
+    "local_batch": 16,
+    "microbatches": 1,
+    "sequence_length": 257,
+    "buckets": 50,
+    "compute": "sleep",
+    "backend": {"name": "mpi", "library": "MPICH 5.0.2", "carrier": "MPI_UINT16_T"},
+    "messages": [
+        {
+            "operation": "allreduce",
+            "scope": "world",
+            "group_size": 2,
+            "count": 50,
+            "elements": 12648090,
+            "bytes": 25296180,
+            "blocking": False,
+        }
+    ],
+    "memory_bytes": 2529617920,
+    "seed": 0,
+    "hosts": ["nid1", "nid2"],
+    "devices": ["cpu", "cpu"],
+    "environment": {},
+    "clock": {"reference": 0.0, "offset": [0, 0], "drift": [0, 0], "uncertainty": [0, 0], "unix_epoch": 1.7e9},
+    "packages": {"dlbench": "1.2.3"},
+    "command": ["python", "-m", "dlbench.dp"],
+    "options": {"sync": "barrier", "progress": "poll"},
+}
+
+
+def options(**changes: Any) -> RunOptions:
+    """Options of a run that is not recorded, changed as asked."""
+    return msgspec.convert({**OPTIONS, **changes}, RunOptions)
+
+
+def header(**changes: Any) -> Header:
+    """Header of two ranks on two hosts, changed as asked."""
+    return msgspec.convert({**HEADER, **changes}, Header)
+
+
+def rows(*ranks: Sequence[float]) -> NDArray[np.float64]:
+    """Rows of all ranks: begin, runtime, late, signal, compute, issue, then the classes."""
+    return np.array(ranks, dtype=np.float64)
