@@ -195,7 +195,6 @@ class Runner:
         decision = CONTINUE
         if self._reporter:
             self._reporter.print_table_head()
-        self._watchdog.iterating = True
         gc.collect()
         gc.disable()  # a collection inside an iteration would count as compute or as waiting
         while decision == CONTINUE and self._iteration < planned:
@@ -209,7 +208,6 @@ class Runner:
             self._iteration += 1
         collector.drain()
         gc.enable()
-        self._watchdog.iterating = False
 
     def _fill(self, row: NDArray[np.float64], accounting: Accounting, late: bool) -> None:
         executor, clock = self._executor, self._clock

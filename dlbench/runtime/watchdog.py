@@ -21,7 +21,11 @@ from dlbench.runtime.situation import Situation
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)
 GRACE_SECONDS = 5.0
-"""How long a signalled run may take to finish its iteration; SLURM kills 30 s after its SIGTERM."""
+"""How long a signalled run may take to finish its iteration; SLURM kills 30 s after its SIGTERM.
+
+Open MPI sends SIGTERM to the other ranks when one aborts, and SIGKILL a second later: in the grace they stay silent,
+so only the rank that failed speaks.
+"""
 REPORT_SECONDS = 1.0
 """How long a hung rank waits before it ends the job, so that the other ranks can say where they hang too."""
 _POLL_SECONDS = 0.25
@@ -60,8 +64,6 @@ class Watchdog:
         self.situation = situation
         self.limit_seconds = limit_seconds
         self.note = note
-        self.iterating = False
-        """Whether there is an iteration to be finished before a signal ends the run."""
         self.stop_signal = 0
         """The first signal that asked the run to stop; the loop reads it between iterations."""
         self._abort = abort
@@ -109,14 +111,11 @@ class Watchdog:
     def _receive(self, number: int) -> None:
         if number not in SIGNALS:
             return
-        repeated = bool(self.stop_signal)
-        self.stop_signal = self.stop_signal or number
-        if repeated:
-            self._end_by_signal("the signal came again")
-        elif self.iterating:
-            self._stop_by = monotonic() + self._grace_seconds
+        if self.stop_signal:
+            self._end_by_signal(f"the signal came again in {self.situation.step}")
         else:
-            self._end_by_signal(f"while {self.situation.step}")
+            self.stop_signal = number
+            self._stop_by = monotonic() + self._grace_seconds
 
     def _end_by_signal(self, detail: str) -> None:
         name = signal.Signals(self.stop_signal).name

@@ -57,7 +57,7 @@ def test_a_strategy_delivers_right_data_and_leaves_a_valid_record(
     assert last_line(completed.stdout) == "OK"
     record = valid_record(tmp_path)
     header = record.header
-    assert f"check     OK: {checked_messages(header)} messages verified on {ranks} ranks" in completed.stdout
+    assert f"check      OK: {checked_messages(header)} messages verified on {ranks} ranks" in completed.stdout
     assert (header.strategy, header.world_size, header.degrees) == (strategy, ranks, DEGREES[strategy, ranks])
     assert [iteration.warmup for iteration in record.iterations] == [True, False, False]
     assert record.end is not None
