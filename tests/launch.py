@@ -58,9 +58,7 @@ class Completed:
 class Job:
     """A running job; leaving its `with` block ends every process of it."""
 
-    def __init__(
-        self, command: Sequence[str], size: int, rank_variable: str, env: Mapping[str, str], cwd: Path | None
-    ):
+    def __init__(self, command: Sequence[str], size: int, rank_variable: str, env: Mapping[str, str], cwd: Path | None):
         self.command = list(command)
         self.size = size
         self._rank_variable = rank_variable
@@ -107,9 +105,7 @@ class Job:
 
     def wait_for_output(self, text: str, timeout: float = 30) -> None:
         """Wait until `text` stands in the output; the test fails where it does not come."""
-        _poll(lambda: text in self.stdout + self.stderr, timeout) or self.fail(
-            f"did not write {text!r} in {timeout} s"
-        )
+        _poll(lambda: text in self.stdout + self.stderr, timeout) or self.fail(f"did not write {text!r} in {timeout} s")
 
     def rank_pids(self, timeout: float = 30) -> list[int]:
         """Process id of every rank, in rank order, as soon as all of them run."""
@@ -149,11 +145,7 @@ class Job:
 
     def _rank_pids(self) -> dict[int, int]:
         # A process that a rank started bears the rank's number too, and has a later start.
-        ranks = [
-            (int(env[self._rank_variable]), pid)
-            for pid, env in self._processes()
-            if self._rank_variable in env
-        ]
+        ranks = [(int(env[self._rank_variable]), pid) for pid, env in self._processes() if self._rank_variable in env]
         return {rank: pid for rank, pid in sorted(ranks, key=lambda pair: _start_time(pair[1]), reverse=True)}
 
 
@@ -230,9 +222,7 @@ def _launcher(python: str) -> str | None:
 
 @cache
 def _version(launcher: str) -> str:
-    completed = subprocess.run(
-        [launcher, "--version"], capture_output=True, text=True, timeout=30, check=False
-    )
+    completed = subprocess.run([launcher, "--version"], capture_output=True, text=True, timeout=30, check=False)
     return completed.stdout + completed.stderr
 
 
@@ -242,9 +232,7 @@ def _program_text(program: str | Path | Callable[..., None]) -> str:
     if isinstance(program, str):
         return textwrap.dedent(program)
     source = textwrap.dedent(inspect.getsource(program))
-    return (
-        f"from __future__ import annotations\n\nimport sys\n\n{source}\n{program.__name__}(*sys.argv[1:])\n"
-    )
+    return f"from __future__ import annotations\n\nimport sys\n\n{source}\n{program.__name__}(*sys.argv[1:])\n"
 
 
 def _poll(condition: Callable[[], bool], timeout: float) -> bool:

@@ -10,10 +10,10 @@ All operations are out of place: send and receive buffers are distinct memory.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cache
 from typing import Any, Self, TypeAlias
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -29,8 +29,7 @@ Spec: TypeAlias = tuple[MPI.memory, MPI.Datatype]
 """Descriptor of a buffer for mpi4py."""
 
 
-@dataclass(frozen=True, slots=True)
-class Carrier:
+class Carrier(msgspec.Struct, frozen=True):
     """How elements of a dtype travel: as which MPI datatype, and how NumPy sees them."""
 
     numpy: np.dtype[Any]

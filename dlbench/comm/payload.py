@@ -11,10 +11,10 @@ shares of it. With the weights W(j) = j (j + 1), the rank at position j sends
     ⌊U W(j + 1) / W(n)⌋ − ⌊U W(j) / W(n)⌋,    j = (rank + i) mod n
 
 These telescope to U, so the expected value has a closed form at any group size. No partial sum exceeds U: sums are
-exact in every dtype and in whatever order the library adds, and no unsigned integer overflows, which some libraries
-wrap and others saturate. The shares differ from rank to rank, and each rank takes all positions in turn; a share that
-is missing, doubled or replaced by another one shows. In a group with more ranks than U has values most shares of one
-element are 0, so a message should have as many elements as there are ranks to show each of them.
+exact in every dtype and in whatever order the library adds, and no unsigned integer overflows (MPICH would wrap
+around, the vector instructions of Open MPI saturate). The shares differ from rank to rank, and each rank takes all
+positions in turn; a share that is missing, doubled or replaced by another one shows. In a group with more ranks than
+U has values most shares of one element are 0, so a message needs as many elements as there are ranks to show all.
 
 A wrong element of d significant bits looks right with the probability 2^−d; a wrong message of many elements does not.
 """
@@ -41,9 +41,10 @@ CHUNK = 2**18
 _OPERATIONS = ("allreduce", "allgather", "reduce_scatter", "alltoall", "send")
 _SUM_BITS = 24
 """U W(n) fits 64 bits up to a million ranks."""
-# Odd and without a short linear relation: rank and index do not stand in for each other below 2^20 × 2^35.
-_INDEX_FACTOR = np.uint64(0xD1342543DE82EF95)
-_RANK_FACTOR = np.uint64(0xAF251AF3B0F025B5)
+
+# Odd, and without a short linear relation: no other rank and index below 2^20 and 2^43 hash the same number.
+INDEX_FACTOR = np.uint64(0xD1342543DE82EF95)
+RANK_FACTOR = np.uint64(0xAF251AF3B0F025B5)
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,8 +128,8 @@ class Message:
     def _hash(self, rank: UInt64s, indices: UInt64s, bits: int) -> UInt64s:
         """u(rank, index) of `bits` bits; `rank` has one entry, or one per index."""
         world_rank = rank * np.uint64(self.ranks.step) + np.uint64(self.ranks.start)
-        numbers = indices * _INDEX_FACTOR
-        numbers += world_rank * _RANK_FACTOR + self._key()
+        numbers = indices * INDEX_FACTOR
+        numbers += world_rank * RANK_FACTOR + self._key()
         _scatter(numbers)
         numbers >>= np.uint64(64 - bits)
         return numbers

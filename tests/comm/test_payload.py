@@ -10,7 +10,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from dlbench.comm.payload import CHUNK, Message, Mismatch, Values, fill, first_mismatch
+from dlbench.comm.payload import CHUNK, INDEX_FACTOR, RANK_FACTOR, Message, Mismatch, Values, fill, first_mismatch
 
 PRECISIONS = {"uint8": 8, "uint16": 16, "float32": 24, "float64": 53, "float16": 11}
 OPERATIONS = ("allreduce", "allgather", "reduce_scatter", "alltoall", "send")
@@ -233,3 +233,21 @@ def test_mismatches_beyond_the_first_chunk_are_counted_and_the_first_one_is_name
 
     assert mismatch is not None
     assert (mismatch.element, mismatch.count) == (CHUNK + 3, 2)
+
+
+def test_no_two_pairs_of_rank_and_index_share_a_hash_below_a_million_ranks_and_eight_tera_elements() -> None:
+    index_per_rank = int(RANK_FACTOR) * pow(int(INDEX_FACTOR), -1, 2**64) % 2**64
+    ranks_apart = np.arange(1, 2**20, dtype=np.uint64)
+
+    indices_apart = np.abs((ranks_apart * np.uint64(index_per_rank)).view(np.int64))
+
+    assert indices_apart.min() > 2**43
+
+
+@pytest.mark.parametrize("operation", OPERATIONS)
+def test_the_values_of_a_million_ranks_beyond_two_to_the_31_elements_take_no_memory(operation: str) -> None:
+    case = message(operation, ranks=range(2**20), elements=2**33, dtype="float64")
+    start = 2**33 - 3
+
+    assert case.sent(2**20 - 1)(start, start + 3).shape == (3,)
+    assert (case.expected(2**20 - 1, peer=5)(start, start + 3) >= 0).all()
