@@ -1,7 +1,8 @@
 """Start-up of a rank process: the import of an entry point against the least that any MPI program in Python imports.
 
 The two are timed in turns, each in a fresh process, so that a change of the machine's load meets both. Printed are
-the medians and the ratio of the medians; a rank process should stay below 1.3.
+the medians of wall-clock and CPU time and the ratios of the medians; a rank process should stay below 1.3. On a busy
+machine CPU time is the steadier of the two.
 
     python benchmarks/import_time.py
     python benchmarks/import_time.py --entry fsdp --repetitions 41
@@ -10,26 +11,44 @@ the medians and the ratio of the medians; a rank process should stay below 1.3.
 from __future__ import annotations
 
 import argparse
+import resource
 import statistics
 import subprocess
 import sys
 import time
+from typing import NamedTuple
 
 ENTRY_POINTS = ("dp", "fsdp", "dp_pp", "dp_pp_tp", "dp_pp_ep")
 BASELINE = "import numpy; from mpi4py import MPI"
 
 
-def seconds(program: str) -> float:
-    """Wall-clock time of a fresh Python process that runs the program, until its end."""
-    begin = time.perf_counter()
+class Times(NamedTuple):
+    """Seconds from the start of a process to its end."""
+
+    wall: float
+    cpu: float
+
+
+def timed(program: str) -> Times:
+    """Times of a fresh Python process that runs the program."""
+    begin, cpu_before = time.perf_counter(), children_cpu_seconds()
     subprocess.run([sys.executable, "-c", program], check=True)
-    return time.perf_counter() - begin
+    return Times(wall=time.perf_counter() - begin, cpu=children_cpu_seconds() - cpu_before)
 
 
-def interleaved(programs: list[str], repetitions: int) -> list[list[float]]:
-    """Times of each program, shape (programs, repetitions). One round before fills the file cache."""
-    rounds = [[seconds(program) for program in programs] for _ in range(repetitions + 1)]
-    return [list(times) for times in zip(*rounds[1:], strict=True)]
+def children_cpu_seconds() -> float:
+    """CPU time of all child processes that have ended."""
+    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return usage.ru_utime + usage.ru_stime
+
+
+def interleaved(programs: list[str], repetitions: int) -> list[Times]:
+    """Median times of each program. One round before fills the file cache."""
+    rounds = [[timed(program) for program in programs] for _ in range(repetitions + 1)]
+    return [
+        Times(*(statistics.median(values) for values in zip(*runs, strict=True)))
+        for runs in zip(*rounds[1:], strict=True)
+    ]
 
 
 def at_least_15(text: str) -> int:
@@ -47,14 +66,13 @@ def main() -> None:
     arguments = parser.parse_args()
 
     programs = [BASELINE, f"import dlbench.{arguments.entry}", "pass"]
-    results = interleaved(programs, arguments.repetitions)
-    print(f"# wall-clock time of a fresh process, {arguments.repetitions} repetitions each, in turns")
-    print(f"# {'median [ms]':>12}{'min [ms]':>12}{'max [ms]':>12}  program")
-    for program, times in zip(programs, results, strict=True):
-        row = (statistics.median(times), min(times), max(times))
-        print("  " + "".join(f"{value * 1e3:12.1f}" for value in row) + f"  {program}")
-    baseline, entry = (statistics.median(times) for times in results[:2])
-    print(f"ratio of the medians: {entry / baseline:.2f} (aim: at most 1.30)")
+    medians = interleaved(programs, arguments.repetitions)
+    print(f"# medians over {arguments.repetitions} fresh processes each, in turns")
+    print(f"#{'wall [ms]':>11}{'CPU [ms]':>12}  program")
+    for program, median in zip(programs, medians, strict=True):
+        print(f"{median.wall * 1e3:12.1f}{median.cpu * 1e3:12.1f}  {program}")
+    baseline, entry = medians[:2]
+    print(f"{entry.wall / baseline.wall:12.2f}{entry.cpu / baseline.cpu:12.2f}  ratio (aim: at most 1.30)")
 
 
 if __name__ == "__main__":
