@@ -8,8 +8,9 @@ attention without grouped queries and an MLP of two products, whatever the model
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import NamedTuple
+
+import msgspec
 
 from dlbench.specs import GpuSpec, ModelSpec
 from dlbench.specs.dtypes import DTYPE_BYTES
@@ -33,8 +34,7 @@ class Gemm(NamedTuple):
         return self._replace(times=self.times * factor)
 
 
-@dataclass(frozen=True, slots=True)
-class Phase:
+class Phase(msgspec.Struct, frozen=True):
     """A stretch of computation: what it does (FLOPs, bytes moved, matrix products) and how long it takes."""
 
     name: str

@@ -18,10 +18,10 @@ import argparse
 import json
 import textwrap
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict
 from typing import Any
 
 import typer
+from msgspec.structs import asdict
 
 from dlbench import __version__
 from dlbench.arguments import ArgumentParser, at_least

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dlbench.compute.gemm import GemmCompute
 from dlbench.compute.none import NoCompute
 from dlbench.compute.protocol import Compute
 from dlbench.compute.sleep import SleepCompute
 from dlbench.errors import OptionError
 
-COMPUTE_MODELS = (NoCompute.name, SleepCompute.name, GemmCompute.name)
+COMPUTE_MODELS = ("sleep", "gemm", "none")
 
 
 def create(name: str, *, ranks_per_core: float, seed: int) -> Compute:
@@ -17,10 +16,12 @@ def create(name: str, *, ranks_per_core: float, seed: int) -> Compute:
     Raises `OptionError` for an unknown name.
     """
     match name:
-        case NoCompute.name:
+        case "none":
             return NoCompute()
-        case SleepCompute.name:
+        case "sleep":
             return SleepCompute(ranks_per_core)
-        case GemmCompute.name:
+        case "gemm":
+            from dlbench.compute.gemm import GemmCompute  # noqa: PLC0415 - most runs sleep
+
             return GemmCompute(seed)
     raise OptionError(f"unknown compute model {name!r}; use {', '.join(COMPUTE_MODELS)}")

@@ -12,13 +12,13 @@ are small numbers and float64 keeps their nanoseconds.
 
 from __future__ import annotations
 
-import socket
+import os
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -37,7 +37,7 @@ def clock_domain() -> str:
     On Linux a running kernel has one monotonic clock, which time namespaces can shift. The host name tells machines
     apart that were restored from one snapshot and so share a boot id; elsewhere it is all there is.
     """
-    host = socket.gethostname()
+    host = os.uname().nodename
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
         return f"{host} {boot} {Path('/proc/self/ns/time').readlink()}"
@@ -45,8 +45,7 @@ def clock_domain() -> str:
         return host
 
 
-@dataclass(frozen=True, slots=True)
-class Measurement:
+class Measurement(msgspec.Struct, frozen=True):
     """Where the parent's clock stood: parent = local + offset ± uncertainty at the local time. Seconds."""
 
     local: float
@@ -54,8 +53,7 @@ class Measurement:
     uncertainty: float
 
 
-@dataclass(frozen=True, slots=True)
-class Line:
+class Line(msgspec.Struct, frozen=True):
     """Linear model of another clock: local + offset + drift × (local − reference), with one reference for all."""
 
     offset: float = 0.0

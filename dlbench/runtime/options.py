@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from dlbench.arguments import ArgumentParser, at_least, more_than
+from dlbench.compute import COMPUTE_MODELS
 from dlbench.errors import OptionError
 from dlbench.runtime.config_file import config_arguments
 from dlbench.runtime.request import DEFAULT_CEILING, Delay, RunOptions, RunRequest
@@ -14,7 +15,6 @@ from dlbench.specs import load_gpu, load_model, load_system
 from dlbench.strategies import get_strategy
 from dlbench.strategies.options import DEFAULT_GPU, add_workload_arguments, workload_options
 
-COMPUTE_MODELS = ("sleep", "gemm", "none")
 BACKENDS = ("mpi", "nccl")
 SYNC_MODES = ("barrier", "window", "none")
 PROGRESS_MODES = ("poll", "none")

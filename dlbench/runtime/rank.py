@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-import traceback
 from collections.abc import Callable, Sequence
 from typing import NoReturn
 
@@ -75,6 +74,8 @@ def _abort(comm: MPI.Intracomm, situation: Situation, error: BaseException, note
     cause = str(error) if isinstance(error, DlbenchError) else f"{type(error).__name__}: {error}"
     reason = " ".join(f"{situation.who()} failed in {situation.where()}: {cause}".split())
     if os.environ.get(TRACEBACK_VARIABLE):
+        import traceback  # noqa: PLC0415 - only for a failure
+
         traceback.print_exception(error)
     note("failed", reason)
     say(f"FAILED: {reason}")

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import msgspec
+
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from itertools import groupby
 from typing import NamedTuple
 
@@ -34,8 +35,7 @@ class Role(NamedTuple):
     """How many they are."""
 
 
-@dataclass(frozen=True, slots=True)
-class Configuration:
+class Configuration(msgspec.Struct, frozen=True):
     """A strategy, its work, its layout, and in words every departure from the paper's defaults."""
 
     strategy: Strategy

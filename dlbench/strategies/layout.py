@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import msgspec
+
 
 from dlbench.errors import LayoutError
 from dlbench.strategies.ops import Scope
@@ -11,8 +12,7 @@ INNER_OPTION = {Scope.TENSOR: "tp", Scope.EXPERT: "ep", Scope.SHARD: "sharding"}
 """The option that sets the degree of each innermost dimension."""
 
 
-@dataclass(frozen=True, slots=True)
-class Coordinates:
+class Coordinates(msgspec.Struct, frozen=True):
     """Place of a rank: index in the innermost dimension, pipeline stage, replica."""
 
     inner: int
@@ -20,8 +20,7 @@ class Coordinates:
     replica: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Layout:
+class Layout(msgspec.Struct, frozen=True, kw_only=True):
     """Arrangement of `world_size` ranks: innermost dimension fastest, then the stage, then the replica.
 
     rank = (replica × pp + stage) × inner + index

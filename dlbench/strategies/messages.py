@@ -5,9 +5,10 @@ Both walk one program of each role, so they cost the same at 8 ranks and at 100 
 
 from __future__ import annotations
 
+import msgspec
+
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 from dlbench.specs import DTYPE_BYTES
 from dlbench.strategies.configuration import Configuration, Role
@@ -21,8 +22,7 @@ from dlbench.strategies.ops import (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MessageRow:
+class MessageRow(msgspec.Struct, frozen=True, kw_only=True):
     """One kind of communication of one size."""
 
     operation: str

@@ -6,7 +6,8 @@ MPI, NCCL, clocks or files, so the executor, the simulator, the exporters and th
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import msgspec
+
 from enum import StrEnum
 from typing import TypeAlias
 
@@ -25,8 +26,7 @@ class Scope(StrEnum):
     SHARD = "shard"
 
 
-@dataclass(frozen=True, slots=True)
-class Buffer:
+class Buffer(msgspec.Struct, frozen=True):
     """A named message buffer of `elements` elements in the run's dtype.
 
     `elements` is the count that MPI takes: the whole vector of an all-reduce, one rank's shard of an all-gather or a
@@ -38,15 +38,13 @@ class Buffer:
     elements: int
 
 
-@dataclass(frozen=True, slots=True)
-class Compute:
+class Compute(msgspec.Struct, frozen=True):
     """Computation between two communications."""
 
     phase: Phase
 
 
-@dataclass(frozen=True, slots=True)
-class AllReduce:
+class AllReduce(msgspec.Struct, frozen=True):
     """Sum of one vector over the group, delivered to every rank of it."""
 
     group: Scope
@@ -54,8 +52,7 @@ class AllReduce:
     blocking: bool = True
 
 
-@dataclass(frozen=True, slots=True)
-class AllGather:
+class AllGather(msgspec.Struct, frozen=True):
     """Every rank's shard, delivered to every rank of the group."""
 
     group: Scope
@@ -63,8 +60,7 @@ class AllGather:
     blocking: bool = True
 
 
-@dataclass(frozen=True, slots=True)
-class ReduceScatter:
+class ReduceScatter(msgspec.Struct, frozen=True):
     """Sum over the group, of which every rank receives its shard."""
 
     group: Scope
@@ -72,8 +68,7 @@ class ReduceScatter:
     blocking: bool = True
 
 
-@dataclass(frozen=True, slots=True)
-class AllToAll:
+class AllToAll(msgspec.Struct, frozen=True):
     """One chunk from every rank to every rank of the group."""
 
     group: Scope
@@ -81,8 +76,7 @@ class AllToAll:
     blocking: bool = True
 
 
-@dataclass(frozen=True, slots=True)
-class Send:
+class Send(msgspec.Struct, frozen=True):
     """Blocking send to rank `peer` of the group."""
 
     group: Scope
@@ -90,8 +84,7 @@ class Send:
     buffer: Buffer
 
 
-@dataclass(frozen=True, slots=True)
-class Recv:
+class Recv(msgspec.Struct, frozen=True):
     """Blocking receive from rank `peer` of the group."""
 
     group: Scope
@@ -99,8 +92,7 @@ class Recv:
     buffer: Buffer
 
 
-@dataclass(frozen=True, slots=True)
-class Wait:
+class Wait(msgspec.Struct, frozen=True):
     """Completion of non-blocking collectives; a request bears the name of its buffer."""
 
     requests: tuple[str, ...]

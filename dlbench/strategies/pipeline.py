@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+import msgspec
+
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 from dlbench.strategies.layout import Layout
 from dlbench.strategies.ops import Op, Recv, Scope, Send
 from dlbench.strategies.strategy import Workload, share
 
 
-@dataclass(frozen=True, slots=True)
-class Stage:
+class Stage(msgspec.Struct, frozen=True):
     """What a pipeline stage holds: its layers and parameters, split evenly over the stages."""
 
     layers: int

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
-
 from dlbench.errors import OptionError
 from dlbench.strategies.data_parallel import DATA_PARALLEL
 from dlbench.strategies.dp_pp import DP_PP
@@ -21,6 +19,8 @@ def get_strategy(name: str) -> Strategy:
     """The strategy of that name; raises `OptionError` with the list of all names."""
     if name in STRATEGIES:
         return STRATEGIES[name]
+    import difflib  # noqa: PLC0415 - only for a mistake
+
     close = difflib.get_close_matches(name, STRATEGIES, n=1)
     hint = f", did you mean {close[0]}?" if close else ";"
     raise OptionError(f"unknown strategy {name!r}{hint} there are {', '.join(STRATEGIES)}")

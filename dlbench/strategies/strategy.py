@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import msgspec
+
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import TypeAlias
 
 from dlbench import roofline
@@ -28,8 +29,7 @@ def padded_share(total: int, parts: int) -> int:
     return -(-total // parts)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Workload:
+class Workload(msgspec.Struct, frozen=True, kw_only=True):
     """The work of one replica in one iteration."""
 
     model: ModelSpec
@@ -94,8 +94,7 @@ Programs are written for groups of several ranks. `Configuration.ops` leaves out
 """
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Strategy:
+class Strategy(msgspec.Struct, frozen=True, kw_only=True):
     """A way to spread training over ranks."""
 
     name: str
