@@ -15,7 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dlbench.comm.library import MPI
-from dlbench.comm.mpi import MpiCommunicator, PersistentMpiCommunicator
+from dlbench.comm.mpi import MpiCommunicator
+from dlbench.comm.variants import mpi_communicator
 from dlbench.compute import create
 from dlbench.compute.sleep import Sleeper
 from dlbench.errors import CheckError, RecordError
@@ -67,16 +68,17 @@ class Runner:
         self._watchdog.start()
         self._situation.enter("checking the memory")
         agree(self._comm, self._check_memory)
+        self._situation.enter("synchronising the clocks")
+        self._clock = GlobalClock(self._comm)
+        started = self._clock.measure()
         self._situation.enter("splitting communicators")
-        self._world = self._communicator()
+        self._world = mpi_communicator(self._comm, persistent=self._options.persistent)
         self._communicators = {scope: self._split(scope) for scope in self._scopes}
         self._situation.enter("allocating buffers")
         self._compute = create(self._options.compute, ranks_per_core=self._host.ranks_per_core, seed=self._options.seed)
         self._executor = agree(self._comm, self._make_executor)
-        self._situation.enter("synchronising the clocks")
-        self._clock = GlobalClock(self._comm)
-        started = self._clock.measure()
-        self._open_record(self._clock.fit(started))
+        self._situation.enter("synchronising the clocks again, for their drift")
+        self._open_record(self._clock.fit(started, self._clock.measure()))
         if self._options.check:
             self._check()
         self._measure()
@@ -96,10 +98,6 @@ class Runner:
     def _check_memory(self) -> None:
         needed = memory_bytes(self._configuration, self._comm.rank)
         self._host.check_memory(needed, self._configuration.workload.scale)
-
-    def _communicator(self) -> MpiCommunicator:
-        kind = PersistentMpiCommunicator if self._options.persistent else MpiCommunicator
-        return kind(self._comm.Dup())
 
     def _split(self, scope: Scope) -> MpiCommunicator:
         group = self._configuration.layout.group(scope, self._comm.rank)
