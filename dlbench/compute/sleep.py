@@ -46,7 +46,8 @@ def wake_latency_ns() -> int:
     return sorted(late)[_CALIBRATION_SLEEPS * 9 // 10]
 
 
-def _spin(deadline_ns: int) -> None:
+def spin(deadline_ns: int) -> None:
+    """Burn the core until a deadline on `time.perf_counter_ns`."""
     clock = time.perf_counter_ns
     while clock() < deadline_ns:
         pass
@@ -71,7 +72,7 @@ class Sleeper:
         self.crowded = ranks_per_core > 1
         limit = CROWDED_SPIN_LIMIT_NS if self.crowded else SPIN_LIMIT_NS
         self.spin_ns = min(limit, wake_latency_ns())
-        self._spin = _spin_yielding if self.crowded else _spin
+        self._spin = _spin_yielding if self.crowded else spin
 
     def until(self, deadline_ns: int) -> None:
         """Return at the deadline; at once where it has passed."""
