@@ -6,9 +6,17 @@ asks for MPI_THREAD_MULTIPLE by default, whose locks cost about 15 % of the time
 
 from __future__ import annotations
 
+import os
+import sys
+import warnings
+from collections.abc import Mapping
+
 import mpi4py
 
-mpi4py.rc.thread_level = "funneled"
+mpi4py.rc.initialize = False
+mpi4py.rc.finalize = True
+# Each rank would warn of a launcher that does not belong to the library; the preflight refuses it, once.
+warnings.filterwarnings("ignore", "suspicious MPI execution environment")
 
 from mpi4py import MPI  # noqa: E402
 
@@ -18,3 +26,28 @@ __all__ = ["MPI", "version"]
 def version() -> str:
     """Name and version of the MPI library on one line, e.g. `MPICH Version: 5.0.2`."""
     return " ".join(MPI.Get_library_version().splitlines()[0].rstrip("\0").split())
+
+
+def speaks_no_pmix(library_version: str) -> bool:
+    """Whether a library is an MPICH that was built without PMIx, from its version text."""
+    configured = [line for line in library_version.splitlines() if line.startswith("MPICH configure:")]
+    return bool(configured) and "pmix" not in configured[0]
+
+
+def _refuse_pmix(environment: Mapping[str, str]) -> None:
+    """Leave with the remedy where a PMIx launcher started a library that would abort in MPI_Init for it."""
+    if "PMIX_NAMESPACE" not in environment or "PMI_SIZE" in environment:
+        return
+    if not speaks_no_pmix(MPI.Get_library_version()):
+        return
+    if environment.get("PMIX_RANK", "0") == "0":
+        sys.stderr.write(
+            f"dlbench: the launcher does not belong to {version()}, which cannot talk PMIx; use the mpiexec that "
+            "belongs to this MPI (`dlbench run` finds it), or srun --mpi=pmi2\n"
+        )
+    sys.exit(2)
+
+
+if not MPI.Is_initialized():
+    _refuse_pmix(os.environ)
+    MPI.Init_thread(MPI.THREAD_FUNNELED)
