@@ -21,7 +21,7 @@ _UNITS = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 def scaled_bytes(count: float) -> str:
     """Bytes with a decimal prefix, three significant digits: 25300000 → `25.3 MB`."""
     for factor, prefix in _UNITS:
-        if count >= factor:
+        if count >= 0.9995 * factor:  # what three digits round up to the next prefix
             return f"{count / factor:.3g} {prefix}B"
     return f"{count:.0f} B"
 

@@ -9,7 +9,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from dlbench.records.schema import Header
+from dlbench.records.schema import ClockModel, Header
 from dlbench.runtime.request import RunOptions
 
 OPTIONS: dict[str, Any] = {
@@ -76,6 +76,8 @@ HEADER: dict[str, Any] = {
     "command": ["python", "-m", "dlbench.dp"],
     "options": {"sync": "barrier", "progress": "poll"},
 }
+
+CLOCK_MODEL = ClockModel(reference=0.0, offset=[0.0, 0.0], drift=[0.0, 0.0], uncertainty=[0.0, 0.0], unix_epoch=1.7e9)
 
 
 def options(**changes: Any) -> RunOptions:

@@ -12,12 +12,46 @@ from dlbench.runtime.options import check_request, parse_request, run_parser
 from dlbench.runtime.request import Delay, RunRequest
 from dlbench.strategies import STRATEGIES
 
-DOCUMENTED = (
-    "--model --gpu --dtype --local-batch --microbatches --sequence-length --buckets --units --sharding --pp --tp --ep "
-    "--iterations --warmup --min-seconds --max-seconds --until-ci --compute --backend --scale --time-scale --record "
-    "--record-ops --check --seed --timeout --sync --progress --persistent --delay --label --system --placement "
-    "--experiment --job --json --config --help"
-).split()
+DOCUMENTED = [
+    "--model",
+    "--gpu",
+    "--dtype",
+    "--local-batch",
+    "--microbatches",
+    "--sequence-length",
+    "--buckets",
+    "--units",
+    "--sharding",
+    "--pp",
+    "--tp",
+    "--ep",
+    "--iterations",
+    "--warmup",
+    "--min-seconds",
+    "--max-seconds",
+    "--until-ci",
+    "--compute",
+    "--backend",
+    "--scale",
+    "--time-scale",
+    "--record",
+    "--record-ops",
+    "--check",
+    "--seed",
+    "--timeout",
+    "--sync",
+    "--progress",
+    "--persistent",
+    "--delay",
+    "--label",
+    "--system",
+    "--placement",
+    "--experiment",
+    "--job",
+    "--json",
+    "--config",
+    "--help",
+]
 
 
 def request(*argv: str, strategy: str = "dp") -> RunRequest:
