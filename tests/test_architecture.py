@@ -16,7 +16,7 @@ CHECKOUT = Path(__file__).parents[1]
 ENTRY_POINTS = ("dp", "fsdp", "dp_pp", "dp_pp_tp", "dp_pp_ep")
 GROUND = {"errors"}
 STRATEGIES = GROUND | {"strategies", "roofline", "specs", "arguments"}
-RUN = STRATEGIES | {"runtime", "comm", "compute", "records", "statistics"}
+RUN = STRATEGIES | {"runtime", "comm", "compute", "records", "statistics", "quantities"}
 
 MAY_IMPORT: dict[str, set[str]] = {
     "errors": set(),
@@ -24,6 +24,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "records": GROUND,
     "statistics": GROUND,
     "arguments": GROUND,
+    "quantities": GROUND,
     "roofline": GROUND | {"specs"},
     "comm": GROUND,
     "compute": GROUND,

@@ -26,7 +26,7 @@ from msgspec.structs import asdict
 from dlbench import __version__
 from dlbench.arguments import ArgumentParser, at_least
 from dlbench.cli import specs
-from dlbench.cli.quantities import duration, si, significant
+from dlbench.quantities import duration, si, significant
 from dlbench.specs import DTYPE_BYTES, load_gpu, load_model
 from dlbench.strategies import STRATEGIES, Configuration, configure, get_strategy
 from dlbench.strategies.computation import compute_seconds, ideal, phase_table

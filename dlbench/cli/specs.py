@@ -17,7 +17,7 @@ from typing import Annotated, Any, TypeAlias
 import msgspec
 import typer
 
-from dlbench.cli.quantities import si
+from dlbench.quantities import si
 from dlbench.specs import (
     GpuSpec,
     ModelSpec,

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from math import floor, log10
 from typing import TextIO
 
+from dlbench.quantities import si
 from dlbench.records.schema import Header, Iteration, Message
 from dlbench.statistics import Summary
 
@@ -15,15 +16,6 @@ _MARGIN = "  "
 _PLACE = ("system", "placement", "experiment", "job")
 _MAP_ROWS = 16
 _MOST_DECIMALS = 9
-_UNITS = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
-
-
-def scaled_bytes(count: float) -> str:
-    """Bytes with a decimal prefix, three significant digits: 25300000 → `25.3 MB`."""
-    for factor, prefix in _UNITS:
-        if count >= 0.9995 * factor:  # what three digits round up to the next prefix
-            return f"{count / factor:.3g} {prefix}B"
-    return f"{count:.0f} B"
 
 
 def significant(value: float) -> str:
@@ -69,7 +61,7 @@ def _message_line(message: Message) -> str:
     start = "" if message.blocking else ", non-blocking"
     return (
         f"{message.operation} ({message.scope}, {message.group_size} ranks) {message.count} × "
-        f"{message.elements} elements, {scaled_bytes(message.bytes)}{start}"
+        f"{message.elements} elements, {si(message.bytes, 'B')}{start}"
     )
 
 
@@ -98,7 +90,7 @@ def header_lines(header: Header, record: str | None) -> Iterator[str]:
             "backend",
             f"{header.backend.name}{persistent}, {header.backend.library}; {header.dtype} as {header.backend.carrier}",
         ),
-        ("memory", f"{scaled_bytes(header.memory_bytes)} of message buffers per rank"),
+        ("memory", f"{si(header.memory_bytes, 'B')} of message buffers per rank"),
         ("run", f"sync {options['sync']}, progress {options['progress']}, seed {header.seed}"),
         *((name, value) for name in _PLACE if (value := getattr(header, name))),
         *(("label", f"{key} = {value}") for key, value in header.labels.items()),

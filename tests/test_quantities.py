@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dlbench.cli.quantities import duration, si, significant
+from dlbench.quantities import duration, si, significant
 
 
 @pytest.mark.parametrize(
