@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Sequence
+from time import sleep
 from typing import NoReturn
 
 import msgspec
@@ -17,9 +18,13 @@ from dlbench.runtime.preflight import check_world_size, launcher_claim
 from dlbench.runtime.request import RunRequest
 from dlbench.runtime.runner import Runner
 from dlbench.runtime.situation import Situation
-from dlbench.runtime.watchdog import Status, say
+from dlbench.runtime.watchdog import FORWARD_SECONDS, Status, say
 
-Note = Callable[[Status, str], None]
+Note = Callable[[Status, str], bool]
+"""Puts the end into the record; False where another rank has done so."""
+
+_RANK_WAITS_SECONDS = 0.5
+_LONGEST_WAIT_SECONDS = 2.0
 
 TRACEBACK_VARIABLE = "DLBENCH_TRACEBACK"
 """Environment variable that asks for the traceback of a failure besides its one line."""
@@ -53,7 +58,7 @@ def run_rank(strategy: str, argv: Sequence[str], prog: str) -> int:
             say(leave.message)
         return leave.exit_code
     except BaseException as error:
-        return _abort(comm, situation, error, runner.note if runner else lambda status, reason: None)
+        return _abort(comm, situation, error, runner.note if runner else lambda status, reason: True)
 
 
 def _request(comm: MPI.Intracomm, strategy: str, argv: Sequence[str], prog: str) -> RunRequest:
@@ -70,14 +75,20 @@ def _request(comm: MPI.Intracomm, strategy: str, argv: Sequence[str], prog: str)
 
 
 def _abort(comm: MPI.Intracomm, situation: Situation, error: BaseException, note: Note) -> int:
-    """One line that says which rank failed, where and why; then the end of every rank."""
+    """One line that says which rank failed, where and why; then the end of every rank.
+
+    A broken network fails on many ranks at once. The higher ones wait, so that the lowest can speak for all and end
+    them.
+    """
+    sleep(min(comm.rank * _RANK_WAITS_SECONDS, _LONGEST_WAIT_SECONDS))
     cause = str(error) if isinstance(error, DlbenchError) else f"{type(error).__name__}: {error}"
     reason = " ".join(f"{situation.who()} failed in {situation.where()}: {cause}".split())
     if os.environ.get(TRACEBACK_VARIABLE):
         import traceback  # noqa: PLC0415 - only for a failure
 
         traceback.print_exception(error)
-    note("failed", reason)
-    say(f"FAILED: {reason}")
+    if note("failed", reason):
+        say(f"FAILED: {reason}")
+        sleep(FORWARD_SECONDS)
     comm.Abort(1)
     return 1

@@ -86,14 +86,16 @@ class Runner:
         self._close()
         return exit_code
 
-    def note(self, status: Status, reason: str) -> None:
-        """Put the end of a run that breaks off into its record, if that can still be done."""
-        if self._record is not None:
-            from dlbench.records.writer import append_end  # noqa: PLC0415 - for what breaks off only
-            from dlbench.runtime.reporter import end_line  # noqa: PLC0415
+    def note(self, status: Status, reason: str) -> bool:
+        """Put the end of a run that breaks off into its record; False where another rank has done so."""
+        if self._record is None:
+            return True
+        from dlbench.records.writer import append_end  # noqa: PLC0415 - for what breaks off only
+        from dlbench.runtime.reporter import end_line  # noqa: PLC0415
 
-            with suppress(RecordError):
-                append_end(self._record, end_line(status, reason, self._iteration))
+        with suppress(RecordError):
+            return append_end(self._record, end_line(status, reason, self._iteration))
+        return True
 
     def _check_memory(self) -> None:
         needed = memory_bytes(self._configuration, self._comm.rank)

@@ -28,6 +28,8 @@ so only the rank that failed speaks.
 """
 REPORT_SECONDS = 1.0
 """How long a hung rank waits before it ends the job, so that the other ranks can say where they hang too."""
+FORWARD_SECONDS = 0.25
+"""How long a launcher gets to forward the last words of a rank: at an abort it drops what it has not read yet."""
 _POLL_SECONDS = 0.25
 
 Status = Literal["terminated", "failed"]
@@ -133,4 +135,5 @@ class Watchdog:
         self.note(status, reason)
         if self.situation.rank == 0 or status == "terminated":
             say(f"FAILED: {reason}")
+            sleep(FORWARD_SECONDS)
         self._abort(exit_code)

@@ -161,6 +161,15 @@ def test_a_rank_that_raises_during_the_check_is_the_only_one_that_speaks(mpi: Mp
     assert read(record_path(tmp_path)).notes == []
 
 
+def test_of_ranks_that_fail_together_one_speaks(mpi: Mpi, tmp_path: Path) -> None:
+    program = sabotaged(tmp_path, "dp", RAISE_IN_ITERATION_3.replace("RANK == 1", "RANK >= 1"))
+
+    completed = mpi.launch(4, [*program, "--record", str(tmp_path)])
+
+    (line,) = said(completed.stderr)
+    assert line.startswith("FAILED: rank 1 (")
+
+
 @on_mpich
 def test_a_traceback_is_there_for_who_asks_for_it(mpi: Mpi, tmp_path: Path) -> None:
     program = sabotaged(tmp_path, "dp", RAISE_IN_ITERATION_3)

@@ -39,7 +39,12 @@ def test_persistent_collectives_deliver_right_data_every_time(
 @on_mpich
 @pytest.mark.parametrize(
     ("dtype", "carrier", "size"),
-    [("fp8", "MPI_UINT8_T", 1), ("fp16", "MPI_UINT16_T", 2), ("fp32", "MPI_FLOAT", 4)],
+    [
+        ("fp8", "MPI_UINT8_T", 1),
+        ("fp16", "MPI_UINT16_T", 2),
+        ("fp32", "MPI_FLOAT", 4),
+        ("fp64", "MPI_DOUBLE", 8),
+    ],
 )
 def test_a_dtype_sets_the_carrier_and_the_bytes(
     mpi: Mpi, dtype: str, carrier: str, size: int, tmp_path: Path
