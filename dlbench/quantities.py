@@ -7,10 +7,14 @@ _SMALL_PREFIXES = ("", "m", "µ", "n")
 _THOUSAND = 1000
 
 
-def significant(value: float) -> str:
-    """Four significant digits without an exponent, and all digits before the point: `0.095`, `33.55`, `17953`."""
-    whole = len(str(int(value)))
-    return f"{value:.{max(0, 4 - whole)}f}"
+def significant(value: float, digits: int = 4, smallest: int = 0) -> str:
+    """Significant digits without an exponent, and all digits before the point: `0.095`, `33.55`, `17953`.
+
+    A value below 10^`smallest` has fewer digits.
+    """
+    rounded = f"{value:.{digits - 1}e}"
+    magnitude = int(rounded.partition("e")[2])
+    return f"{value:.{max(0, digits - 1 - max(magnitude, smallest))}f}"
 
 
 def si(value: float, unit: str) -> str:

@@ -50,6 +50,16 @@ def test_significant_digits_never_become_an_exponent() -> None:
     assert [significant(value) for value in (0.5, 33.554, 17953.2, 1e9)] == ["0.500", "33.55", "17953", "1000000000"]
 
 
+def test_a_value_that_rounds_up_to_the_next_digit_has_no_digit_more() -> None:
+    assert [significant(9.99996), significant(99.996), si(9_999_960, "B")] == ["10.00", "100.0", "10.00 MB"]
+
+
+def test_small_values_keep_their_digits_where_that_is_asked_for() -> None:
+    assert significant(0.00512346) == "0.005"
+    assert significant(0.00512346, digits=5, smallest=-5) == "0.0051235"
+    assert significant(0.0, digits=5, smallest=-5) == "0.0000"
+
+
 @given(st.floats(1, 9.99e20))
 def test_a_value_keeps_its_size_to_a_thousandth(value: float) -> None:
     number, _, prefix = si(value, "").partition(" ")

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from math import floor, log10
 from typing import TextIO
 
-from dlbench.quantities import si
+from dlbench.quantities import si, significant
 from dlbench.records.schema import Header, Iteration, Message
 from dlbench.statistics import Summary
 
@@ -15,13 +14,11 @@ _MARGIN = "  "
 """As wide as the mark of the comments, so that the columns stand under their names."""
 _PLACE = ("system", "placement", "experiment", "job")
 _MAP_ROWS = 16
-_MOST_DECIMALS = 9
 
 
-def significant(value: float) -> str:
-    """Five significant digits, never fewer than the integer part, no exponent: 0.0051234, 12.345, 123457."""
-    magnitude = floor(log10(abs(value))) if value else 0
-    return f"{value:.{min(max(4 - magnitude, 0), _MOST_DECIMALS)}f}"
+def number(value: float) -> str:
+    """A cell of the tables, from microseconds in ms to hours in ms: 0.0051234, 12.345, 123457."""
+    return significant(value, digits=5, smallest=-5)
 
 
 def rank_map(hosts: Sequence[str], devices: Sequence[str]) -> Iterator[str]:
@@ -141,8 +138,8 @@ def row(iteration: Iteration, measures: Measures) -> str:
     mark = ("w" if iteration.warmup else " ") + ("!" if iteration.late else " ")
     cells = (
         f"{iteration.index}",
-        significant(measures.seconds * 1e3),
-        significant(measures.throughput),
+        number(measures.seconds * 1e3),
+        number(measures.throughput),
         f"{measures.communication * 100:.1f}",
         f"{measures.skew * 1e6:.1f}",
     )
@@ -159,7 +156,7 @@ def summary_lines(summaries: Sequence[tuple[str, float, Summary]]) -> Iterator[s
         interval = summary.interval
         low, high = (interval.low, interval.high) if interval else (None, None)
         cells = [
-            "-" if value is None else significant(value * factor)
+            "-" if value is None else number(value * factor)
             for value in (summary.median, low, high, summary.minimum, summary.maximum)
         ]
         yield f"{name:<24}{_row((*cells, str(summary.count)))}"

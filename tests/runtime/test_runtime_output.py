@@ -16,9 +16,9 @@ from dlbench.runtime.output import (
     Measures,
     Printer,
     header_lines,
+    number,
     rank_map,
     row,
-    significant,
     summary_lines,
     table_head,
 )
@@ -32,18 +32,19 @@ from dlbench.statistics import summarise
         (0.005123456, "0.0051235"),  # 5 µs in ms
         (1.0, "1.0000"),
         (12.3456, "12.346"),
+        (9.99996, "10.000"),
         (99999.4, "99999"),
         (123456.7, "123457"),  # 123 s in ms
         (-12.3456, "-12.346"),
     ],
 )
 def test_a_number_has_five_significant_digits(value: float, text: str) -> None:
-    assert significant(value) == text
+    assert number(value) == text
 
 
 @given(st.floats(1e-4, 1e9))
 def test_five_digits_are_never_off_by_more_than_half_the_last(value: float) -> None:
-    text = significant(value)
+    text = number(value)
     assert math.isclose(float(text), value, rel_tol=5.1e-5)
     assert len(text) <= 11, "the columns of the table would touch"
 
