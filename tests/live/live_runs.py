@@ -70,9 +70,7 @@ def sabotaged(folder: Path, strategy: str, sabotage: str) -> list[str]:
     It derives from `Faithful`, which passes every call on to the real communicator.
     """
     program = folder / "sabotaged.py"
-    program.write_text(
-        _SABOTAGE.format(sabotage=textwrap.dedent(sabotage), strategy=strategy), encoding="utf-8"
-    )
+    program.write_text(_SABOTAGE.format(sabotage=textwrap.dedent(sabotage), strategy=strategy), encoding="utf-8")
     return [str(program), *SMALL, *SHORT[strategy]]
 
 

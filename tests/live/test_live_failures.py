@@ -116,9 +116,7 @@ def test_the_check_finds(mpi: Mpi, strategy: str, sabotage: str, fault: str, tmp
 
 
 def test_wrong_data_goes_unnoticed_without_the_check(mpi: Mpi, tmp_path: Path) -> None:
-    completed = mpi.launch(
-        2, [*sabotaged(tmp_path, "dp", FLIP_AN_ELEMENT), "--no-record", "--iterations", "1"]
-    )
+    completed = mpi.launch(2, [*sabotaged(tmp_path, "dp", FLIP_AN_ELEMENT), "--no-record", "--iterations", "1"])
 
     assert (completed.returncode, last_line(completed.stdout)) == (0, "OK")
 
@@ -200,9 +198,7 @@ def test_a_hang_ends_at_the_timeout_and_every_rank_says_where_it_is(mpi: Mpi, tm
             )
         )
     ]
-    assert re.fullmatch(
-        r"FAILED: hang: rank 0 .* is in op 17 .* for 2\.\d s; the limit is --timeout 2", lines[4]
-    )
+    assert re.fullmatch(r"FAILED: hang: rank 0 .* is in op 17 .* for 2\.\d s; the limit is --timeout 2", lines[4])
     record = valid_record(tmp_path)
     assert record.end is not None
     assert (record.end.status, record.end.reason) == ("failed", lines[4].removeprefix("FAILED: "))

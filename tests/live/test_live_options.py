@@ -26,9 +26,7 @@ def record_of(mpi: Mpi, folder: Path, strategy: str, ranks: int, *options: str) 
 
 
 @pytest.mark.parametrize("strategy", ["dp", "fsdp"])
-def test_persistent_collectives_deliver_right_data_every_time(
-    mpi: Mpi, strategy: str, tmp_path: Path
-) -> None:
+def test_persistent_collectives_deliver_right_data_every_time(mpi: Mpi, strategy: str, tmp_path: Path) -> None:
     record = record_of(mpi, tmp_path, strategy, 2, "--persistent", "--check", "--iterations", "5")
 
     assert record.header.backend.persistent
@@ -46,9 +44,7 @@ def test_persistent_collectives_deliver_right_data_every_time(
         ("fp64", "MPI_DOUBLE", 8),
     ],
 )
-def test_a_dtype_sets_the_carrier_and_the_bytes(
-    mpi: Mpi, dtype: str, carrier: str, size: int, tmp_path: Path
-) -> None:
+def test_a_dtype_sets_the_carrier_and_the_bytes(mpi: Mpi, dtype: str, carrier: str, size: int, tmp_path: Path) -> None:
     header = record_of(
         mpi, tmp_path, "fsdp", 2, "--dtype", dtype, "--gpu", "h100", "--check", "--iterations", "1"
     ).header
@@ -92,9 +88,7 @@ LAST_OP_OF_STAGE_0 = 15
 
 
 @pytest.mark.parametrize(("sync", "together"), [("barrier", True), ("window", True), ("none", False)])
-def test_ranks_begin_together_or_as_soon_as_they_can(
-    mpi: Mpi, sync: str, together: bool, tmp_path: Path
-) -> None:
+def test_ranks_begin_together_or_as_soon_as_they_can(mpi: Mpi, sync: str, together: bool, tmp_path: Path) -> None:
     """Stage 1 has done its part when stage 0 is still in its last backward, which a delay makes long."""
     options = ("--sync", sync, "--delay", f"0:{LAST_OP_OF_STAGE_0}:60", "--warmup", "4", "--iterations", "6")
 
@@ -126,10 +120,7 @@ def test_a_run_stops_at_its_time_limit(mpi: Mpi, tmp_path: Path) -> None:
     measured = len(record.iterations) - 1
     assert measured <= 4
     assert record.end is not None
-    assert (
-        record.end.reason
-        == f"{measured} iterations measured: --max-seconds 0.2 came before --iterations 1000"
-    )
+    assert record.end.reason == f"{measured} iterations measured: --max-seconds 0.2 came before --iterations 1000"
 
 
 def test_json_is_all_that_stands_on_stdout(mpi: Mpi) -> None:
@@ -140,9 +131,7 @@ def test_json_is_all_that_stands_on_stdout(mpi: Mpi) -> None:
     assert (summary["status"], summary["strategy"], summary["world_size"]) == ("completed", "dp", 2)
     assert (summary["iterations"], summary["warmup"], summary["record"]) == (8, 1, None)
     seconds = summary["seconds"]
-    assert (
-        seconds["minimum"] <= seconds["interval"]["low"] <= seconds["median"] <= seconds["interval"]["high"]
-    )
+    assert seconds["minimum"] <= seconds["interval"]["low"] <= seconds["median"] <= seconds["interval"]["high"]
     assert "# check      OK" in completed.stderr
     assert "\nOK\n" in completed.stderr
 
@@ -162,9 +151,7 @@ def test_the_record_repeats_what_the_run_was_told_of_itself(mpi: Mpi, tmp_path: 
         "42",
     )
 
-    header = record_of(
-        mpi, tmp_path, "dp", 2, *told, "--placement", "intra-group", "--iterations", "1"
-    ).header
+    header = record_of(mpi, tmp_path, "dp", 2, *told, "--placement", "intra-group", "--iterations", "1").header
 
     assert header.labels == {"fabric": "ndr", "note": "a=b"}
     assert (header.experiment, header.job, header.placement, header.seed) == ("e7", "j3", "intra-group", 42)
@@ -201,8 +188,6 @@ def test_a_rank_imports_nothing_that_belongs_to_the_command_line(mpi: Mpi, tmp_p
             atexit.register(lambda: print("rank 1 has", loaded(), flush=True))
     """
 
-    completed = ok(
-        mpi.launch(2, [*sabotaged(tmp_path, "dp", report), "--no-record", "--iterations", "1", "--check"])
-    )
+    completed = ok(mpi.launch(2, [*sabotaged(tmp_path, "dp", report), "--no-record", "--iterations", "1", "--check"]))
 
     assert "rank 1 has []" in completed.stdout

@@ -39,10 +39,7 @@ def test_an_unknown_option_is_named_once_with_what_was_meant(mpi: Mpi) -> None:
 
 
 def test_a_world_size_that_does_not_fit_is_answered_with_ones_that_do(mpi: Mpi) -> None:
-    assert (
-        refusal(run(mpi, "dp_pp", 3, "--pp", "2"))
-        == "world size 3 is not a multiple of pp = 2; use 2, 4, 6, …"
-    )
+    assert refusal(run(mpi, "dp_pp", 3, "--pp", "2")) == "world size 3 is not a multiple of pp = 2; use 2, 4, 6, …"
 
 
 @on_mpich

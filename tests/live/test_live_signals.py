@@ -37,9 +37,7 @@ def test_a_signal_to_one_rank_ends_the_run_after_its_iteration(
         completed = job.wait(20)
 
     assert completed.returncode == 128 + number
-    assert re.fullmatch(
-        rf"FAILED: terminated by {number.name} on rank 2 \(\S+\)", last_line(completed.stdout)
-    )
+    assert re.fullmatch(rf"FAILED: terminated by {number.name} on rank 2 \(\S+\)", last_line(completed.stdout))
     assert said(completed.stderr) == []
     record = valid_record(tmp_path)
     assert record.end is not None
@@ -71,9 +69,7 @@ def test_a_signal_to_the_launcher_ends_the_run_after_its_iteration(
 
 
 @pytest.mark.parametrize("rank", [0, 2])
-def test_a_killed_rank_takes_the_job_down_and_leaves_what_was_finished(
-    mpi: Mpi, rank: int, tmp_path: Path
-) -> None:
+def test_a_killed_rank_takes_the_job_down_and_leaves_what_was_finished(mpi: Mpi, rank: int, tmp_path: Path) -> None:
     with endless(mpi, tmp_path, "--record-ops") as job:
         in_iteration(job, 2)
         killed = time.monotonic()
@@ -133,6 +129,4 @@ def test_a_signal_that_comes_again_ends_the_run_at_once(mpi: Mpi, tmp_path: Path
     assert completed.returncode == 143
     record = valid_record(tmp_path)
     assert record.end is not None
-    assert re.fullmatch(
-        r"SIGTERM on rank 1 \(\S+, cpu\); the signal came again in iteration 0", record.end.reason
-    )
+    assert re.fullmatch(r"SIGTERM on rank 1 \(\S+, cpu\); the signal came again in iteration 0", record.end.reason)

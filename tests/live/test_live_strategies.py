@@ -72,10 +72,7 @@ def test_a_strategy_delivers_right_data_and_leaves_a_valid_record(
 
 def checked_messages(header: Header) -> int:
     """Messages of one iteration that arrive somewhere, or leave, counted on every rank."""
-    return sum(
-        len(table.ranks) * sum(entry.op in COMMUNICATIONS for entry in table.ops)
-        for table in header.op_tables
-    )
+    return sum(len(table.ranks) * sum(entry.op in COMMUNICATIONS for entry in table.ops) for table in header.op_tables)
 
 
 def assert_ops_explain_times(header: Header, iteration: Iteration, ops: NDArray[np.float64]) -> None:
