@@ -51,6 +51,7 @@ def run(argv: Sequence[str]) -> None:
     strategy, arguments = _split_strategy(argv)
     own, rank_arguments = _own_options(strategy).parse_known_args(arguments)
     parser = run_parser(f"dlbench run {strategy}", strategy)
+    parser.usage = f"dlbench run {strategy} -n N [options]"
     _add_own_options(parser)
     request = parse_request(strategy, parser, rank_arguments)
     if own.ranks is None:

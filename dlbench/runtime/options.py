@@ -136,6 +136,7 @@ def run_parser(prog: str, strategy: str) -> ArgumentParser:
     described = get_strategy(strategy)
     parser = ArgumentParser(
         prog=prog,
+        usage=f"{prog} [options]",
         description=f"{described.title}: {described.summary}.",
         epilog=_EXAMPLES.format(strategy=strategy),
     )

@@ -30,6 +30,8 @@ REPORT_SECONDS = 1.0
 """How long a hung rank waits before it ends the job, so that the other ranks can say where they hang too."""
 FORWARD_SECONDS = 0.25
 """How long a launcher gets to forward the last words of a rank: at an abort it drops what it has not read yet."""
+REPEAT_SECONDS = 0.25
+"""Within this time a signal is the same request, delivered by terminal, launcher and scheduler at once."""
 _POLL_SECONDS = 0.25
 
 Status = Literal["terminated", "failed"]
@@ -113,11 +115,11 @@ class Watchdog:
     def _receive(self, number: int) -> None:
         if number not in SIGNALS:
             return
-        if self.stop_signal:
-            self._end_by_signal(f"the signal came again in {self.situation.step}")
-        else:
+        if not self.stop_signal:
             self.stop_signal = number
             self._stop_by = monotonic() + self._grace_seconds
+        elif monotonic() > self._stop_by - self._grace_seconds + REPEAT_SECONDS:
+            self._end_by_signal(f"the signal came again in {self.situation.step}")
 
     def _end_by_signal(self, detail: str) -> None:
         name = signal.Signals(self.stop_signal).name

@@ -106,6 +106,15 @@ def test_a_second_signal_ends_the_run_at_once_with_the_code_of_the_first() -> No
     assert process.said[0] == "note terminated SIGUSR1 on rank 0 (node1, cpu); the signal came again in iteration 7"
 
 
+def test_one_request_that_arrives_twice_keeps_its_grace() -> None:
+    with watched(ITERATING, grace=1.5) as process:
+        process.wait_until_ready()
+        process.send(signal.SIGTERM)
+        process.send(signal.SIGINT)
+        assert process.end() in (143, 130)
+    assert process.said[0].endswith("iteration 7 was still running after 1.5 s")
+
+
 @pytest.mark.parametrize(("name", "code"), [("SIGTERM", 143), ("SIGINT", 130), ("SIGUSR1", 138)])
 def test_a_signal_before_the_iterations_ends_the_run_after_the_grace_too(name: str, code: int) -> None:
     with watched("situation.enter('allocating buffers'); block_in_c()", grace=0.3) as process:
