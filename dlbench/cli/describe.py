@@ -8,8 +8,9 @@ notes, dtype, local_batch, microbatches, sequence_length, buckets, units, scale,
 - roles: name, rank (the first), ranks (how many), compute_seconds (per iteration), memory_bytes (message buffers)
 - ideal: seconds, samples_per_second, bubble, as if communication took no time
 
-With `--program RANK` it is JSON Lines, an op a line: index, op, and what the op has of name, scope, elements, bytes,
-blocking, peer (rank in the group), peer_rank (rank in the world), requests, seconds.
+With `--program RANK` it is JSON Lines, an op a line: index, op, and what the op has of scope, name (phase or buffer; of
+a wait, its requests joined with commas), elements, bytes, blocking, peer (rank in the group), peer_rank (rank in the
+world), seconds.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import argparse
 import json
 import textwrap
 from collections.abc import Iterator, Sequence
+from itertools import starmap
 from typing import Any
 
 import typer
@@ -32,7 +34,7 @@ from dlbench.strategies import STRATEGIES, Configuration, configure, get_strateg
 from dlbench.strategies.computation import compute_seconds, ideal, phase_table
 from dlbench.strategies.degrees import inner_option
 from dlbench.strategies.messages import memory, message_table
-from dlbench.strategies.ops import Compute, Op, Recv, Scope, Send, Wait, operation
+from dlbench.strategies.ops import Op, Scope, op_row
 from dlbench.strategies.options import DEFAULT_GPU, add_workload_arguments, workload_options
 
 WIDTH = 80
@@ -146,25 +148,16 @@ def program_rows(configuration: Configuration, rank: int) -> Iterator[dict[str, 
     """The ops of one rank as plain data, one by one; the module's docstring lists the keys."""
     width = DTYPE_BYTES[configuration.workload.dtype]
     pipeline = configuration.layout.group(Scope.PIPELINE, rank)
-    return ({"index": index, **_op_row(op, width, pipeline)} for index, op in enumerate(configuration.ops(rank)))
 
+    def described(index: int, op: Op) -> dict[str, Any]:
+        row: dict[str, Any] = {"index": index, **op_row(op)}
+        if "elements" in row:
+            row["bytes"] = row["elements"] * width
+        if "peer" in row:
+            row["peer_rank"] = pipeline[row["peer"]]
+        return row
 
-def _op_row(op: Op, width: int, pipeline: range) -> dict[str, Any]:
-    match op:
-        case Compute(phase):
-            return {"op": "compute", "name": phase.name, "seconds": phase.seconds}
-        case Wait(requests):
-            return {"op": "wait", "requests": list(requests)}
-    row = {
-        "op": operation(op),
-        "scope": op.group,
-        "name": op.buffer.name,
-        "elements": op.buffer.elements,
-        "bytes": op.buffer.elements * width,
-    }
-    if isinstance(op, Send | Recv):
-        return {**row, "blocking": True, "peer": op.peer, "peer_rank": pipeline[op.peer]}
-    return {**row, "blocking": op.blocking}
+    return starmap(described, enumerate(configuration.ops(rank)))
 
 
 def _program_lines(configuration: Configuration, rank: int, rows: Iterator[dict[str, Any]]) -> Iterator[str]:
@@ -185,8 +178,8 @@ def _place(configuration: Configuration, rank: int) -> str:
 
 def _program_line(row: dict[str, Any]) -> str:
     name, amount = row.get("name", ""), ""
-    if "requests" in row:
-        first, *others = row["requests"]
+    if row["op"] == "wait":
+        first, *others = name.split(",")
         name = f"{first} +{len(others)}" if others else first
     elif "seconds" in row:
         amount = duration(row["seconds"])

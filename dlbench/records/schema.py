@@ -51,6 +51,15 @@ class Message(msgspec.Struct, frozen=True, kw_only=True):
     """False where the communication is started and waited for later."""
 
 
+class Group(msgspec.Struct, frozen=True, kw_only=True):
+    """The groups of a scope: rank r is number r // stride % size in its group, whose ranks are stride apart."""
+
+    size: Positive
+    """Ranks in each group."""
+    stride: Positive
+    """Distance between the world ranks of neighbours in the group."""
+
+
 class Backend(msgspec.Struct, frozen=True, kw_only=True):
     """What carried the messages."""
 
@@ -136,6 +145,8 @@ class Header(msgspec.Struct, frozen=True, kw_only=True, tag="header", tag_field=
     """Copies of the model; replicas × product of the degrees = world_size."""
     degrees: dict[str, Positive]
     """pp, tp, ep, sharding, as far as the strategy has them."""
+    groups: dict[str, Group] = {}
+    """Per scope of the strategy's communication: who is in a group with whom."""
     notes: list[str] = []
     """Where the run departs from the strategy's defaults, in words."""
     dtype: str

@@ -140,6 +140,9 @@ def _header_faults(header: Header) -> Iterator[str]:
     if product != ranks:
         degrees = "".join(f" × {name} {degree}" for name, degree in header.degrees.items())
         yield f"replicas {header.replicas}{degrees} = {product}, but world_size = {ranks}"
+    for scope, group in header.groups.items():
+        if ranks % (group.size * group.stride):
+            yield f"groups: {scope} of size {group.size} and stride {group.stride} do not divide {ranks} ranks"
     if header.op_tables and not _covers_all_ranks(header):
         yield f"op_tables must name each of the {ranks} ranks once"
     if header.dtype not in DTYPE_BYTES:

@@ -7,45 +7,28 @@ from typing import Any
 
 import msgspec
 
-from dlbench.records.schema import Backend, ClockModel, Header, Message, OpEntry, OpTable
+from dlbench.records.schema import Backend, ClockModel, Group, Header, Message, OpEntry, OpTable
 from dlbench.records.writer import unique_name
 from dlbench.runtime.environment import package_versions, relevant_environment
 from dlbench.runtime.request import RunRequest
 from dlbench.strategies import Configuration
 from dlbench.strategies.layout import Coordinates
 from dlbench.strategies.messages import memory, message_table
-from dlbench.strategies.ops import Compute, Op, Recv, Send, Wait, operation
-
-
-def op_entry(op: Op) -> OpEntry:
-    """Row of the op table."""
-    match op:
-        case Compute(phase):
-            return OpEntry(op="compute", name=phase.name, seconds=phase.seconds)
-        case Wait(requests):
-            return OpEntry(op="wait", name=",".join(requests))
-        case Send(group, peer, buffer) | Recv(group, peer, buffer):
-            return OpEntry(op=operation(op), scope=group, name=buffer.name, elements=buffer.elements, peer=peer)
-        case _:
-            return OpEntry(
-                op=operation(op),
-                scope=op.group,
-                name=op.buffer.name,
-                elements=op.buffer.elements,
-                blocking=op.blocking,
-            )
+from dlbench.strategies.ops import op_row
 
 
 def op_tables(configuration: Configuration) -> list[OpTable]:
     """One table per pipeline stage: its ranks run the same program."""
     layout = configuration.layout
-    return [
-        OpTable(
+
+    def table(stage: int) -> OpTable:
+        first = layout.rank(Coordinates(inner=0, stage=stage, replica=0))
+        return OpTable(
             ranks=[rank for rank in range(layout.world_size) if layout.coordinates(rank).stage == stage],
-            ops=[op_entry(op) for op in configuration.ops(layout.rank(Coordinates(inner=0, stage=stage, replica=0)))],
+            ops=msgspec.convert([op_row(op) for op in configuration.ops(first)], list[OpEntry]),
         )
-        for stage in range(layout.pp)
-    ]
+
+    return [table(stage) for stage in range(layout.pp)]
 
 
 def build_header(  # noqa: PLR0913 (the sources of a header, all by keyword)
@@ -72,6 +55,9 @@ def build_header(  # noqa: PLR0913 (the sources of a header, all by keyword)
         world_size=layout.world_size,
         replicas=layout.replicas,
         degrees=configuration.degrees(),
+        groups={
+            scope: Group(size=layout.group_size(scope), stride=layout.stride(scope)) for scope in configuration.scopes()
+        },
         notes=list(configuration.notes),
         dtype=workload.dtype,
         local_batch=workload.local_batch,

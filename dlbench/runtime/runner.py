@@ -33,7 +33,7 @@ from dlbench.runtime.situation import Situation
 from dlbench.runtime.start import start_line
 from dlbench.runtime.watchdog import Status, Watchdog
 from dlbench.strategies.messages import memory_bytes
-from dlbench.strategies.ops import COMMUNICATIONS, Scope
+from dlbench.strategies.ops import Scope
 
 if TYPE_CHECKING:
     from dlbench.runtime.reporter import Reporter
@@ -56,11 +56,6 @@ class Runner:
 
         programs = [self._configuration.program(role.rank) for role in self._configuration.roles()]
         self._classes = classes_of(programs)
-        self._scopes = [
-            scope
-            for scope in Scope
-            if any(isinstance(op, COMMUNICATIONS) and op.group is scope for ops in programs for op in ops)
-        ]
         self._longest = max(map(len, programs))
 
     def run(self) -> int:
@@ -73,7 +68,7 @@ class Runner:
         started = self._clock.measure()
         self._situation.enter("splitting communicators")
         self._world = mpi_communicator(self._comm, persistent=self._options.persistent)
-        self._communicators = {scope: self._split(scope) for scope in self._scopes}
+        self._communicators = {scope: self._split(scope) for scope in self._configuration.scopes()}
         self._situation.enter("allocating buffers")
         self._compute = create(self._options.compute, ranks_per_core=self._host.ranks_per_core, seed=self._options.seed)
         self._executor = agree(self._comm, self._make_executor)

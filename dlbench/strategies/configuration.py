@@ -13,7 +13,7 @@ from dlbench.errors import LayoutError, OptionError
 from dlbench.specs import MESSAGE_DTYPES, GpuSpec, ModelSpec
 from dlbench.strategies.degrees import choose_degrees, inner_option
 from dlbench.strategies.layout import Coordinates, Layout
-from dlbench.strategies.ops import COLLECTIVES, COMMUNICATIONS, Op, Wait
+from dlbench.strategies.ops import COLLECTIVES, COMMUNICATIONS, Op, Scope, Wait
 from dlbench.strategies.pipeline import Stage
 from dlbench.strategies.registry import get_strategy
 from dlbench.strategies.strategy import Strategy, Workload
@@ -72,6 +72,11 @@ class Configuration(msgspec.Struct, frozen=True):
     def degrees(self) -> dict[str, int]:
         """Degrees of parallelism that the strategy has: pp, tp, ep, sharding."""
         return {name: degree for name, degree in self.layout.factors() if name in self.strategy.defaults}
+
+    def scopes(self) -> tuple[Scope, ...]:
+        """Scopes in which the ranks communicate, the same on every rank."""
+        used = {op.group for role in self.roles() for op in self.ops(role.rank) if isinstance(op, COMMUNICATIONS)}
+        return tuple(scope for scope in Scope if scope in used)
 
     def roles(self) -> tuple[Role, ...]:
         """Every distinct program, by its first rank: stages differ by their place and by what they hold."""

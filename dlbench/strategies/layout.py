@@ -81,32 +81,26 @@ class Layout(msgspec.Struct, frozen=True, kw_only=True):
 
     def group_size(self, scope: Scope) -> int:
         """Ranks in each group of the scope."""
-        if scope is Scope.WORLD:
-            return self.world_size
-        if scope is Scope.REPLICA:
-            return self.replicas
-        if scope is Scope.PIPELINE:
-            return self.pp
-        self._require_inner(scope)
-        return self.inner
+        return self._extent(scope)[0]
+
+    def stride(self, scope: Scope) -> int:
+        """Distance between the world ranks of neighbours in a group of the scope."""
+        return self._extent(scope)[1]
 
     def group(self, scope: Scope, rank: int) -> range:
         """World ranks of the scope's group that holds `rank`, in group order. Takes no memory at any world size."""
-        place = self.coordinates(rank)
-        if scope is Scope.WORLD:
-            return range(self.world_size)
-        if scope is Scope.REPLICA:
-            return range(rank % self.replica_size, self.world_size, self.replica_size)
-        first_of_replica = place.replica * self.replica_size
-        if scope is Scope.PIPELINE:
-            start = first_of_replica + place.inner
-            return range(start, start + self.replica_size, self.inner)
-        self._require_inner(scope)
-        start = first_of_replica + place.stage * self.inner
-        return range(start, start + self.inner)
+        size, stride = self._extent(scope)
+        first = rank - rank // stride % size * stride
+        return range(first, first + size * stride, stride)
 
-    def _require_inner(self, scope: Scope) -> None:
-        if scope is not self.inner_scope:
-            raise LayoutError(
-                f"this layout has no {scope} dimension; it has {self.inner_scope or 'none inside a stage'}"
-            )
+    def _extent(self, scope: Scope) -> tuple[int, int]:
+        match scope:
+            case Scope.WORLD:
+                return self.world_size, 1
+            case Scope.REPLICA:
+                return self.replicas, self.replica_size
+            case Scope.PIPELINE:
+                return self.pp, self.inner
+            case self.inner_scope:
+                return self.inner, 1
+        raise LayoutError(f"this layout has no {scope} dimension; it has {self.inner_scope or 'none inside a stage'}")

@@ -125,6 +125,22 @@ def communication_class(op: Communication) -> str:
     return f"{operation(op)}/{op.group}"
 
 
+def op_row(op: Op) -> dict[str, object]:
+    """An op as plain data, for records and tables: `op`, and what it has of the other keys.
+
+    `scope`, `name` (phase, buffer, or requests joined with commas), `elements`, `peer`, `blocking`, `seconds`.
+    """
+    match op:
+        case Compute(phase):
+            return {"op": "compute", "name": phase.name, "seconds": phase.seconds}
+        case Wait(requests):
+            return {"op": "wait", "name": ",".join(requests)}
+    message = {"op": operation(op), "scope": op.group, "name": op.buffer.name, "elements": op.buffer.elements}
+    if isinstance(op, Send | Recv):
+        return {**message, "blocking": True, "peer": op.peer}
+    return {**message, "blocking": op.blocking}
+
+
 def memory_elements(op: Communication, group_size: int) -> tuple[int, int]:
     """Elements of memory that an op sends from and receives into, as (send, receive)."""
     elements = op.buffer.elements

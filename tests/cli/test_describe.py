@@ -162,7 +162,7 @@ def test_a_program_as_json_is_one_object_a_line(shown: Any) -> None:
     assert set(ops[1]) == {"index", "op", "name", "seconds"}
     started = [json.loads(line) for line in shown("dp", "-n", "2", "--buckets", "1", "--program", "0", "--json")]
     assert started[2]["blocking"] is False
-    assert started[3] == {"index": 3, "op": "wait", "requests": ["gradient[0]"]}
+    assert started[3] == {"index": 3, "op": "wait", "name": "gradient[0]"}
 
 
 @pytest.mark.parametrize(

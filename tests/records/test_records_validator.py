@@ -209,3 +209,9 @@ def test_op_tables_must_cover_every_rank_once(tmp_path: Path, ranks: list[int]) 
     np.save(tmp_path / "run.ops.npy", ARRAY)
     (problem,) = problems(tmp_path, HEADER | {"op_tables": tables}, WARMUP)
     assert problem == Problem(1, "error", "op_tables must name each of the 2 ranks once")
+
+
+def test_groups_divide_the_ranks(tmp_path: Path) -> None:
+    groups = {"world": {"size": 2, "stride": 1}, "replica": {"size": 2, "stride": 2}}
+    (problem,) = problems(tmp_path, HEADER | {"groups": groups}, WARMUP)
+    assert problem == Problem(1, "error", "groups: replica of size 2 and stride 2 do not divide 2 ranks")

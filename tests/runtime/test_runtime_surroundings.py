@@ -19,10 +19,10 @@ from dlbench.records.schema import Backend, Header, OpEntry
 from dlbench.roofline import Phase
 from dlbench.runtime import hosts
 from dlbench.runtime.environment import package_versions, relevant_environment
-from dlbench.runtime.header import build_header, op_entry, op_tables
+from dlbench.runtime.header import build_header, op_tables
 from dlbench.runtime.options import parse_request, run_parser
 from dlbench.runtime.situation import Situation
-from dlbench.strategies.ops import AllReduce, Buffer, Compute, Op, Recv, Scope, Wait
+from dlbench.strategies.ops import AllReduce, Buffer, Compute, Op, Recv, Scope, Wait, op_row
 
 
 def test_variables_of_mpi_network_gpu_and_scheduler_are_recorded_in_order() -> None:
@@ -155,7 +155,7 @@ def test_the_memory_of_all_ranks_of_a_host_must_fit(monkeypatch: pytest.MonkeyPa
     ],
 )
 def test_an_op_becomes_a_row_of_the_op_table(op: Op, entry: OpEntry) -> None:
-    assert op_entry(op) == entry
+    assert msgspec.convert(op_row(op), OpEntry) == entry
 
 
 def test_every_rank_is_in_exactly_one_op_table_and_it_is_its_program() -> None:
@@ -165,7 +165,7 @@ def test_every_rank_is_in_exactly_one_op_table_and_it_is_its_program() -> None:
     assert [table.ranks for table in tables] == [[0, 3], [1, 4], [2, 5]]
     for table in tables:
         for rank in table.ranks:
-            assert table.ops == [op_entry(op) for op in configuration.program(rank)]
+            assert table.ops == msgspec.convert([op_row(op) for op in configuration.program(rank)], list[OpEntry])
 
 
 def built_header(*argv: str, strategy: str = "dp", ranks: int = 2) -> Header:
