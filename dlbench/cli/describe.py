@@ -1,16 +1,16 @@
 """`dlbench describe`: what a configuration would do, without running it.
 
-With `--json` the output is one object with stable keys: strategy, title, model, gpu, world_size, replicas, degrees,
-notes, dtype, local_batch, microbatches, sequence_length, buckets, units, scale, time_scale, and
+With `--json` the output is one object with stable keys: those of a record's header that do not depend on a run
+(`strategies.facts`: strategy, model, gpu, world_size, replicas, degrees, groups, notes, dtype, local_batch,
+microbatches, sequence_length, buckets, units, scale, time_scale, messages, memory_bytes), and
 
-- messages: operation, scope, group_size, count (per iteration), elements, bytes (of one), blocking
-- phases: name, count (per iteration), flops, bytes, seconds (of one)
+- title: the strategy's name in words
+- phases: name, count (per iteration), flops, bytes, intensity (FLOPs per byte), seconds (of one)
 - roles: name, rank (the first), ranks (how many), compute_seconds (per iteration), memory_bytes (message buffers)
 - ideal: seconds, samples_per_second, bubble, as if communication took no time
 
-With `--program RANK` it is JSON Lines, an op a line: index, op, and what the op has of scope, name (phase or buffer; of
-a wait, its requests joined with commas), elements, bytes, blocking, peer (rank in the group), peer_rank (rank in the
-world), seconds.
+With `--program RANK` it is JSON Lines, an op a line: index, op, and what the op has of scope, name (phase or buffer),
+elements, bytes, blocking, peer (rank in the group), peer_rank (rank in the world), requests, seconds.
 """
 
 from __future__ import annotations
@@ -23,16 +23,15 @@ from itertools import starmap
 from typing import Any
 
 import typer
-from msgspec.structs import asdict
 
 from dlbench import __version__
 from dlbench.arguments import ArgumentParser, at_least
-from dlbench.cli import specs
 from dlbench.quantities import duration, si, significant
 from dlbench.specs import DTYPE_BYTES, load_gpu, load_model
 from dlbench.strategies import STRATEGIES, Configuration, configure, get_strategy
 from dlbench.strategies.computation import compute_seconds, ideal, phase_table
 from dlbench.strategies.degrees import inner_option
+from dlbench.strategies.facts import facts
 from dlbench.strategies.messages import memory, message_table
 from dlbench.strategies.ops import Op, Scope, op_row
 from dlbench.strategies.options import DEFAULT_GPU, add_workload_arguments, workload_options
@@ -102,32 +101,17 @@ def _configuration(arguments: argparse.Namespace) -> Configuration:
 
 def document(configuration: Configuration) -> dict[str, Any]:
     """The description as plain data; the module's docstring lists the keys."""
-    workload, layout, strategy = configuration.workload, configuration.layout, configuration.strategy
     buffers = memory(configuration)
     return {
-        "strategy": strategy.name,
-        "title": strategy.title,
-        "model": specs.document(workload.model),
-        "gpu": specs.document(workload.gpu),
-        "world_size": layout.world_size,
-        "replicas": layout.replicas,
-        "degrees": configuration.degrees(),
-        "notes": list(configuration.notes),
-        "dtype": workload.dtype,
-        "local_batch": workload.local_batch,
-        "microbatches": workload.microbatches,
-        "sequence_length": workload.sequence_length,
-        "buckets": workload.buckets,
-        "units": workload.units,
-        "scale": workload.scale,
-        "time_scale": workload.time_scale,
-        "messages": [asdict(row) for row in message_table(configuration)],
+        **facts(configuration),
+        "title": configuration.strategy.title,
         "phases": [
             {
                 "name": phase.name,
                 "count": count,
                 "flops": phase.flops,
                 "bytes": phase.bytes,
+                "intensity": phase.intensity,
                 "seconds": phase.seconds,
             }
             for phase, count in phase_table(configuration)
@@ -178,8 +162,8 @@ def _place(configuration: Configuration, rank: int) -> str:
 
 def _program_line(row: dict[str, Any]) -> str:
     name, amount = row.get("name", ""), ""
-    if row["op"] == "wait":
-        first, *others = name.split(",")
+    if "requests" in row:
+        first, *others = row["requests"]
         name = f"{first} +{len(others)}" if others else first
     elif "seconds" in row:
         amount = duration(row["seconds"])

@@ -70,6 +70,7 @@ class GemmCompute:
     """
 
     name = "gemm"
+    timed = False
 
     def __init__(self, seed: int = 0, pool_bytes: int = POOL_BYTES) -> None:
         self.seed = seed
@@ -85,17 +86,29 @@ class GemmCompute:
             "blas_threads": threads or "as many as cores; set OMP_NUM_THREADS to cores per rank",
         }
 
+    def memory_bytes(self, phases: Iterable[Phase]) -> int:
+        """Bytes of the three pools."""
+        return sum(self._pool_elements(phases)) * _ELEMENT_BYTES
+
     def prepare(self, phases: Iterable[Phase]) -> None:
         """Allocate and fill the pools for the largest block of the phases."""
-        found = [block for phase in phases for block in blocks(phase, self.pool_bytes)]
         random = np.random.default_rng(self.seed)
 
-        def pool(elements: Iterable[int]) -> NDArray[np.float32]:
-            return random.random(max(elements, default=0), np.float32) - np.float32(0.5)
+        def pool(elements: int) -> NDArray[np.float32]:
+            operand = random.random(elements, np.float32)
+            operand -= np.float32(0.5)
+            return operand
 
-        self._left = pool(block.rows * block.k for block in found)
-        self._right = pool(block.k * block.columns for block in found)
-        self._out = pool(block.rows * block.columns for block in found)
+        self._left, self._right, self._out = map(pool, self._pool_elements(phases))
+
+    def _pool_elements(self, phases: Iterable[Phase]) -> tuple[int, int, int]:
+        """Elements of the pools of A, B and C: each as large as the largest block needs."""
+        found = [block for phase in phases for block in blocks(phase, self.pool_bytes)]
+        return (
+            max((block.rows * block.k for block in found), default=0),
+            max((block.k * block.columns for block in found), default=0),
+            max((block.rows * block.columns for block in found), default=0),
+        )
 
     def flops(self, phase: Phase) -> int:
         """FLOPs that a call of the bound phase performs: the phase's own, up to the rounding to whole rows."""

@@ -11,10 +11,15 @@ class NoCompute:
     """Every phase is over at once."""
 
     name = "none"
+    timed = False
 
     def describe(self) -> dict[str, str]:
         """Return nothing: there is nothing to tell."""
         return {}
+
+    def memory_bytes(self, phases: Iterable[Phase]) -> int:
+        """Nothing needs no memory."""
+        return 0
 
     def prepare(self, phases: Iterable[Phase]) -> None:
         """Nothing to allocate."""

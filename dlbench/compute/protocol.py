@@ -25,8 +25,15 @@ class Compute(Protocol):
     def name(self) -> str:
         """Name in options and records."""
 
+    @property
+    def timed(self) -> bool:
+        """Whether a phase is meant to last `Phase.seconds`."""
+
     def describe(self) -> dict[str, str]:
         """How the phases are performed (precision, spin, threads): goes into the record."""
+
+    def memory_bytes(self, phases: Iterable[Phase]) -> int:
+        """Bytes that `prepare` allocates for the phases."""
 
     def prepare(self, phases: Iterable[Phase]) -> None:
         """Allocate what the phases need; called once, before the first `bind`."""

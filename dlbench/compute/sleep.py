@@ -86,6 +86,7 @@ class SleepCompute:
     """Sleeps as long as the roofline says."""
 
     name = "sleep"
+    timed = True
 
     def __init__(self, ranks_per_core: float = 1.0) -> None:
         self.sleeper = Sleeper(ranks_per_core)
@@ -96,6 +97,10 @@ class SleepCompute:
             "timer_slack": "1 ns" if self.sleeper.sharp else "default",
             "spin": f"{self.sleeper.spin_ns / 1000:.1f} us" + (", yielding" if self.sleeper.crowded else ""),
         }
+
+    def memory_bytes(self, phases: Iterable[Phase]) -> int:
+        """Sleeping needs no memory."""
+        return 0
 
     def prepare(self, phases: Iterable[Phase]) -> None:
         """Nothing to allocate."""

@@ -102,7 +102,7 @@ class OpEntry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     scope: str = ""
     """Scope of a communication."""
     name: str = ""
-    """Phase or buffer; for a wait, its requests joined with commas."""
+    """Phase or buffer."""
     elements: int = 0
     """Elements of a communication, as in the message table."""
     peer: int = -1
@@ -111,6 +111,8 @@ class OpEntry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """False for a communication that a later wait completes."""
     seconds: float = 0.0
     """Duration by the roofline, for compute."""
+    requests: list[str] = []
+    """Buffers of the communications that a wait completes."""
 
 
 class OpTable(msgspec.Struct, frozen=True, kw_only=True):
@@ -219,7 +221,9 @@ class Iteration(msgspec.Struct, frozen=True, kw_only=True, tag="iteration", tag_
     sync_time: list[Seconds]
     """Per rank, seconds: blocking communications + waits for non-blocking ones."""
     compute: list[Seconds]
-    """Per rank, seconds in compute phases."""
+    """Per rank, seconds in compute phases; timed ones (sleeps) count as long as they were meant to be."""
+    overrun: list[Seconds]
+    """Per rank, seconds that timed phases took beyond that: late wake-ups, and communication inside a phase."""
     issue: list[Seconds]
     """Per rank, seconds to start non-blocking communications; no part of sync_time."""
     communication: dict[str, list[Seconds]]
@@ -239,6 +243,8 @@ class End(msgspec.Struct, frozen=True, kw_only=True, tag="end", tag_field="kind"
     """Finished iterations in the record, warm-up included."""
     ended: str
     """UTC, ISO 8601."""
+    signal: str = ""
+    """Name of the signal that ended the run, e.g. SIGTERM; empty where none did."""
     clock: ClockModel | None = None
     """Measured again at the end: the drift over the run."""
 

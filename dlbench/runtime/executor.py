@@ -120,10 +120,14 @@ class Executor:
         for index, sleep in (delays or {}).items():
             self._steps[index] = self._delayed(index, sleep)
 
+    def reset(self) -> None:
+        """Forget the last iteration; before the ranks meet at the start line, so that it delays none of them."""
+        self.begin = 0
+        self.leave[:] = [0] * len(self.leave)
+
     def iterate(self) -> None:
-        """Run the program once."""
+        """Run the program once, after `reset`."""
         enter, leave, clock = self.enter, self.leave, perf_counter_ns
-        leave[:] = [0] * len(leave)
         self.begin = clock()
         for index, call in enumerate(self._steps):
             enter[index] = clock()
@@ -132,7 +136,9 @@ class Executor:
         self.end = clock()
 
     def current_op(self) -> str:
-        """The op that this rank is in; for messages, from any thread."""
+        """The op that this rank is in, or its start or end; for messages, from any thread."""
+        if not self.begin:
+            return "the start"
         for index, left in enumerate(self.leave):
             if not left:
                 return describe_op(index, self.program[index])

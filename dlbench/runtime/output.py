@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import TextIO
 
 from dlbench.quantities import si, significant
+from dlbench.records.measures import Measures
 from dlbench.records.schema import Header, Iteration, Message
 from dlbench.statistics import Summary
 
@@ -113,24 +114,9 @@ def _row(cells: Sequence[str]) -> str:
 
 def table_head() -> tuple[str, str]:
     """Column names and units of the rows."""
-    names = ("iteration", "time", "throughput", "comm.", "skew")
-    units = ("", "[ms]", "[samples/s]", "[%]", "[us]")
+    names = ("iteration", "time", "throughput", "comm.", "hidden", "skew")
+    units = ("", "[ms]", "[samples/s]", "[%]", "[%]", "[us]")
     return _row(names), _row(units)
-
-
-class Measures:
-    """The numbers of one iteration that a row shows, all over the ranks."""
-
-    def __init__(self, iteration: Iteration, samples: int) -> None:
-        self.seconds = max(iteration.runtime)
-        """Time of the slowest rank."""
-        self.throughput = samples / self.seconds
-        """Samples per second: local batch × replicas / the slowest rank's time."""
-        pairs = zip(iteration.sync_time, iteration.runtime, strict=True)
-        self.communication = max(sync / runtime for sync, runtime in pairs)
-        """Communication fraction: maximum over ranks of sync_time / runtime."""
-        self.skew = max(iteration.skew)
-        """Begin of the last rank − begin of the first, in seconds."""
 
 
 def row(iteration: Iteration, measures: Measures) -> str:
@@ -141,6 +127,7 @@ def row(iteration: Iteration, measures: Measures) -> str:
         number(measures.seconds * 1e3),
         number(measures.throughput),
         f"{measures.communication * 100:.1f}",
+        f"{measures.hidden * 100:.1f}",
         f"{measures.skew * 1e6:.1f}",
     )
     return f"{_MARGIN}{_row(cells)} {mark}".rstrip()

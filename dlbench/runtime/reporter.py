@@ -14,12 +14,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dlbench.errors import CheckError
-from dlbench.records.schema import ClockModel, End, Header, Iteration, ops_shape
+from dlbench.records.measures import Measures
+from dlbench.records.schema import ClockModel, End, Header
 from dlbench.records.writer import RecordWriter
 from dlbench.runtime.collector import CONTINUE, STOP
-from dlbench.runtime.output import Measures, Printer, header_lines, row, summary_lines, table_head
+from dlbench.runtime.output import Printer, header_lines, row, summary_lines, table_head
 from dlbench.runtime.request import RunOptions
-from dlbench.runtime.rows import BEGIN, FIXED_COLUMNS, LATE, RUNTIME, SIGNAL, columns
+from dlbench.runtime.rows import SIGNAL, RowFormat
 from dlbench.runtime.stopping import StoppingRule
 from dlbench.runtime.watchdog import Status, signal_exit_code
 from dlbench.statistics import Summary, summarise
@@ -41,17 +42,17 @@ def end_line(status: Status | str, reason: str, iterations: int, clock: ClockMod
 class Reporter:
     """Turns the rows of all ranks into record lines, printed rows and decisions.
 
-    `classes` are the communication classes, in the order of the rows' columns.
+    `row_format` says what the columns of the rows are.
     """
 
-    def __init__(self, header: Header, options: RunOptions, classes: Sequence[str]) -> None:
+    def __init__(self, header: Header, options: RunOptions, row_format: RowFormat) -> None:
         self.iterations = 0
         self.reason = ""
         self.status: Literal["completed", "terminated", "failed"] = "completed"
         self.exit_code = 0
         self._header = header
         self._options = options
-        self._classes = tuple(classes)
+        self._rows = row_format
         self._samples = header.local_batch * header.replicas
         self._stopping = StoppingRule(options)
         self._measured: list[Measures] = []
@@ -90,9 +91,9 @@ class Reporter:
 
     def decide(self, rows: NDArray[np.float64]) -> int:
         """Take in one iteration, rows of shape (ranks, columns); return what the ranks do next."""
-        iteration = self._iteration(rows)
+        iteration = self._rows.iteration(rows, index=self.iterations, warmup=self.iterations < self._options.warmup)
         if self._writer:
-            self._writer.iteration(iteration, self._ops(rows))
+            self._writer.iteration(iteration, self._rows.borders(rows))
         self.iterations += 1
         measures = Measures(iteration, self._samples)
         self._printer.line(row(iteration, measures))
@@ -100,28 +101,6 @@ class Reporter:
             self._measured.append(measures)
             self._stopping.add(measures.seconds)
         return self._next(rows[:, SIGNAL])
-
-    def _iteration(self, rows: NDArray[np.float64]) -> Iteration:
-        start = float(rows[:, BEGIN].min())
-        seconds = rows[:, FIXED_COLUMNS : columns(len(self._classes))].T
-        compute, issue, communication = seconds[0], seconds[1], seconds[2:]
-        return Iteration(
-            index=self.iterations,
-            warmup=self.iterations < self._options.warmup,
-            start=start,
-            skew=(rows[:, BEGIN] - start).tolist(),
-            runtime=rows[:, RUNTIME].tolist(),
-            sync_time=communication.sum(axis=0).tolist(),
-            compute=compute.tolist(),
-            issue=issue.tolist(),
-            communication={name: row.tolist() for name, row in zip(self._classes, communication, strict=True)},
-            late=np.flatnonzero(rows[:, LATE]).tolist(),
-        )
-
-    def _ops(self, rows: NDArray[np.float64]) -> NDArray[np.float64] | None:
-        if not self._options.record_ops:
-            return None
-        return rows[:, columns(len(self._classes)) :].reshape(ops_shape(self._header))
 
     def _next(self, signals: NDArray[np.float64]) -> int:
         if self.reason:  # decided earlier; this iteration was under way
@@ -162,12 +141,13 @@ class Reporter:
             ("time [ms]", 1e3, [measures.seconds for measures in self._measured]),
             ("throughput [samples/s]", 1.0, [measures.throughput for measures in self._measured]),
             ("communication [%]", 1e2, [measures.communication for measures in self._measured]),
+            ("hidden [%]", 1e2, [measures.hidden for measures in self._measured]),
             ("skew [us]", 1e6, [measures.skew for measures in self._measured]),
         )
         return [(name, factor, summarise(values)) for name, factor, values in columns]
 
     def _json(self) -> dict[str, Any]:
-        names = ("seconds", "throughput", "communication_fraction", "skew_seconds")
+        names = ("seconds", "throughput", "communication_fraction", "hidden_fraction", "skew_seconds")
         summaries = dict(zip(names, (summary for _, _, summary in self._summaries()), strict=False))
         return {
             "run_id": self._header.run_id,

@@ -12,7 +12,6 @@ from time import perf_counter_ns
 from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
 from dlbench.comm.library import MPI
 from dlbench.comm.mpi import MpiCommunicator
@@ -21,19 +20,19 @@ from dlbench.compute import create
 from dlbench.compute.sleep import Sleeper
 from dlbench.errors import CheckError, RecordError
 from dlbench.records.schema import Backend, ClockModel
-from dlbench.runtime.accounting import Accounting, classes_of
 from dlbench.runtime.agreement import AgreedExit, agree
 from dlbench.runtime.clock import GlobalClock, Measurement
 from dlbench.runtime.collector import CONTINUE, Collector
 from dlbench.runtime.executor import Executor
 from dlbench.runtime.hosts import Host
 from dlbench.runtime.request import RunRequest
-from dlbench.runtime.rows import columns
+from dlbench.runtime.rows import RowFormat, Rows
 from dlbench.runtime.situation import Situation
 from dlbench.runtime.start import start_line
 from dlbench.runtime.watchdog import Status, Watchdog
+from dlbench.strategies.accounting import Accounting, classes_of
 from dlbench.strategies.messages import memory_bytes
-from dlbench.strategies.ops import Scope
+from dlbench.strategies.ops import Compute, Scope
 
 if TYPE_CHECKING:
     from dlbench.runtime.reporter import Reporter
@@ -55,13 +54,13 @@ class Runner:
         self._watchdog = Watchdog(situation, limit_seconds=self._options.timeout, abort=comm.Abort, note=self.note)
 
         programs = [self._configuration.program(role.rank) for role in self._configuration.roles()]
-        self._classes = classes_of(programs)
-        self._longest = max(map(len, programs))
+        self._rows = RowFormat(classes_of(programs), ops=max(map(len, programs)) if self._options.record_ops else 0)
 
     def run(self) -> int:
         """Exit code of the run, the same on every rank."""
         self._watchdog.start()
         self._situation.enter("checking the memory")
+        self._compute = create(self._options.compute, ranks_per_core=self._host.ranks_per_core, seed=self._options.seed)
         agree(self._comm, self._check_memory)
         self._situation.enter("synchronising the clocks")
         self._clock = GlobalClock(self._comm)
@@ -70,7 +69,6 @@ class Runner:
         self._world = mpi_communicator(self._comm, persistent=self._options.persistent)
         self._communicators = {scope: self._split(scope) for scope in self._configuration.scopes()}
         self._situation.enter("allocating buffers")
-        self._compute = create(self._options.compute, ranks_per_core=self._host.ranks_per_core, seed=self._options.seed)
         self._executor = agree(self._comm, self._make_executor)
         self._situation.enter("synchronising the clocks again, for their drift")
         self._open_record(self._clock.fit(started, self._clock.measure()))
@@ -93,7 +91,8 @@ class Runner:
         return True
 
     def _check_memory(self) -> None:
-        needed = memory_bytes(self._configuration, self._comm.rank)
+        phases = [op.phase for op in self._configuration.ops(self._comm.rank) if isinstance(op, Compute)]
+        needed = memory_bytes(self._configuration, self._comm.rank) + self._compute.memory_bytes(phases)
         self._host.check_memory(needed, self._configuration.workload.scale)
 
     def _split(self, scope: Scope) -> MpiCommunicator:
@@ -144,7 +143,7 @@ class Runner:
                 environment=os.environ,
                 command=[sys.executable, *sys.argv],
             )
-            self._reporter = Reporter(header, self._options, self._classes)
+            self._reporter = Reporter(header, self._options, self._rows)
             self._reporter.print_header()
 
         agree(self._comm, open_on_root)
@@ -181,11 +180,10 @@ class Runner:
             raise AgreedExit("", CheckError.exit_code)
 
     def _measure(self) -> None:
-        accounting = Accounting(self._executor.program, self._classes)
+        accounting = Accounting(self._executor.program, self._rows.classes, timed=self._compute.timed)
         start = start_line(self._options.sync, self._comm, self._clock, self._host.ranks_per_core)
-        row = np.full(columns(len(self._classes), self._longest if self._options.record_ops else 0), np.nan)
         decide = self._reporter.decide if self._reporter else _nobody_decides
-        collector = Collector(self._comm, row.size, decide, lag=1 if self._options.sync == "none" else 0)
+        collector = Collector(self._comm, self._rows.width, decide, lag=1 if self._options.sync == "none" else 0)
         planned = self._options.warmup + self._options.ceiling
         decision = CONTINUE
         if self._reporter:
@@ -193,26 +191,26 @@ class Runner:
         gc.collect()
         gc.disable()  # a collection inside an iteration would count as compute or as waiting
         while decision == CONTINUE and self._iteration < planned:
-            self._situation.enter(f"waiting for the start of iteration {self._iteration}")
-            late = start()
+            # One step from the start line to the collection: its time limit is that of the iteration.
             self._situation.enter(f"iteration {self._iteration}", self._executor.current_op)
+            self._executor.reset()
+            late = start()
             self._executor.iterate()
-            self._situation.enter(f"collecting the times of iteration {self._iteration}")
-            self._fill(row, accounting, late)
-            decision = collector.exchange(row)
+            decision = collector.exchange(self._row(accounting, late))
             self._iteration += 1
         collector.drain()
         gc.enable()
 
-    def _fill(self, row: NDArray[np.float64], accounting: Accounting, late: bool) -> None:
+    def _row(self, accounting: Accounting, late: bool) -> Rows:
         executor, clock = self._executor, self._clock
-        seconds = accounting.seconds(executor.enter, executor.leave)
         runtime = (executor.end - executor.begin) * 1e-9
-        fixed = (clock.to_global(executor.begin), runtime, late, self._watchdog.stop_signal, *seconds)
-        row[: len(fixed)] = fixed
-        if self._options.record_ops:
-            borders = np.array([executor.enter, executor.leave], dtype=np.int64).T
-            row[len(fixed) : len(fixed) + borders.size] = clock.to_global(borders).ravel()
+        fixed = (clock.to_global(executor.begin), runtime, late, self._watchdog.stop_signal)
+        readings = np.array([executor.enter, executor.leave], dtype=np.int64).T if self._options.record_ops else None
+        return self._rows.pack(
+            fixed,
+            accounting.seconds(executor.enter, executor.leave),
+            None if readings is None else clock.to_global(readings),
+        )
 
     def _finish(self, started: Measurement) -> int:
         self._situation.enter("synchronising the clocks at the end")
@@ -230,5 +228,5 @@ class Runner:
         self._watchdog.close()
 
 
-def _nobody_decides(rows: NDArray[np.float64]) -> int:
+def _nobody_decides(rows: Rows) -> int:
     raise AssertionError("only rank 0 decides")

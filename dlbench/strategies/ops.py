@@ -128,13 +128,13 @@ def communication_class(op: Communication) -> str:
 def op_row(op: Op) -> dict[str, object]:
     """An op as plain data, for records and tables: `op`, and what it has of the other keys.
 
-    `scope`, `name` (phase, buffer, or requests joined with commas), `elements`, `peer`, `blocking`, `seconds`.
+    `scope`, `name` (phase or buffer), `elements`, `peer`, `blocking`, `seconds`, `requests`.
     """
     match op:
         case Compute(phase):
             return {"op": "compute", "name": phase.name, "seconds": phase.seconds}
         case Wait(requests):
-            return {"op": "wait", "name": ",".join(requests)}
+            return {"op": "wait", "requests": list(requests)}
     message = {"op": operation(op), "scope": op.group, "name": op.buffer.name, "elements": op.buffer.elements}
     if isinstance(op, Send | Recv):
         return {**message, "blocking": True, "peer": op.peer}
