@@ -26,7 +26,7 @@ from dlbench.records.schema import Backend, ClockModel
 from dlbench.runtime.header import build_header
 from dlbench.runtime.options import parse_request, run_parser
 from dlbench.runtime.reporter import Reporter, utc_now
-from dlbench.runtime.rows import columns
+from dlbench.runtime.rows import RowFormat
 
 LIVE_RANKS = (1, 2, 4, 8)
 FABRICATED_RANKS = (16, 256, 4096, 65536)
@@ -62,24 +62,30 @@ def bookkeeping_seconds(ranks: int, folder: Path) -> float:
     """Median time of rank 0's work on one iteration's rows."""
     request = parse_request("dp", run_parser("growth", "dp"), ["--record", str(folder), "--iterations", "1000"])
     zeros = [0.0] * ranks
+    clock = ClockModel(
+        reference=0.0, offset=zeros, drift=zeros, uncertainty=zeros, drift_uncertainty=zeros, unix_epoch=0.0
+    )
     header = build_header(
         request,
         request.configuration(ranks),
         created=utc_now(),
+        remarks=[],
         hosts=[f"node{rank // 4:05}" for rank in range(ranks)],
         devices=[f"cuda:{rank % 4}" for rank in range(ranks)],
         backend=Backend(name="mpi", library="made up", carrier="MPI_UINT16_T"),
         compute={},
-        clock=ClockModel(reference=0.0, offset=zeros, drift=zeros, uncertainty=zeros, unix_epoch=0.0),
+        clock=ClockModel(
+            reference=0.0, offset=zeros, drift=zeros, uncertainty=zeros, drift_uncertainty=zeros, unix_epoch=0.0
+        ),
         environment={},
         command=[],
     )
-    classes = ["allreduce/world"]
-    rows = np.abs(np.random.default_rng(0).normal(0.1, 0.001, (ranks, columns(len(classes)))))
+    row_format = RowFormat(["allreduce/world"])
+    rows = np.abs(np.random.default_rng(0).normal(0.1, 0.001, (ranks, row_format.width)))
     rows[:, 2:4] = 0.0
     times = []
     with contextlib.redirect_stdout(io.StringIO()):
-        reporter = Reporter(header, request.run, classes)
+        reporter = Reporter(header, request.run, row_format)
         for _ in range(21):
             begin = time.perf_counter()
             reporter.decide(rows)

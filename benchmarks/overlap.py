@@ -60,6 +60,7 @@ def main() -> None:
         for number in range(ROUNDS + 5):
             for name, executor in executors.items():
                 world.Ibarrier().Wait()
+                executor.reset()
                 executor.iterate()
                 slowest = max(world.allgather((executor.end - executor.begin) * 1e-6))
                 if number >= 5:

@@ -20,6 +20,9 @@ from numpy.typing import NDArray
 from dlbench.comm.library import MPI, version
 from dlbench.errors import PreflightError
 
+MPI_4 = (4, 0)
+LARGEST_SMALL_COUNT = 2**31 - 1
+"""Largest count of a library before MPI 4."""
 _PAGE = 4096
 _GUARD = np.full(64, 0xA5, np.uint8)
 _NOISE_BYTES = 2**20
@@ -125,6 +128,10 @@ class MpiCommunicator:
         carriers = {dtype: carrier.name for dtype, carrier in CARRIERS.items()}
         return {"name": "mpi", "library": version(), "standard": f"MPI {standard}", **carriers}
 
+    def remarks(self, largest_count: int) -> list[str]:
+        """Nothing to remark: counts have 64 bits."""
+        return []
+
     def split(self, color: int, key: int) -> Self:
         """Communicator of the ranks that gave the same colour, ordered by key. Collective."""
         return type(self)(self._comm.Split(color, key))
@@ -210,6 +217,15 @@ class PersistentMpiCommunicator(MpiCommunicator):
     def __init__(self, comm: MPI.Comm) -> None:
         super().__init__(comm)
         self._requests: dict[tuple[str, MpiBuffer, MpiBuffer], PersistentRequest] = {}
+
+    def remarks(self, largest_count: int) -> list[str]:
+        """Nothing to remark; raises `PreflightError` for counts that the library does not have."""
+        if largest_count > LARGEST_SMALL_COUNT and MPI.Get_version() < MPI_4:
+            raise PreflightError(
+                f"{version()} has no persistent collectives of {largest_count} elements: its counts end at "
+                f"{LARGEST_SMALL_COUNT}; leave --persistent out, or shrink the messages with --scale"
+            )
+        return []
 
     def iallreduce(self, send: MpiBuffer, receive: MpiBuffer) -> PersistentRequest:
         """Start `allreduce`."""

@@ -66,6 +66,12 @@ class Communicator(Protocol[BufferT, RequestT]):
     def describe(self) -> dict[str, str]:
         """Backend, library, version, and the datatype that carries each dtype: goes into the record."""
 
+    def remarks(self, largest_count: int) -> list[str]:
+        """What a record must say of messages of up to so many elements; they may travel in another form.
+
+        Raises `PreflightError` where the backend cannot carry them.
+        """
+
     def split(self, color: int, key: int) -> Self:
         """Communicator of the ranks that gave the same colour, ordered by key. Collective."""
 

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from dlbench.comm.library import MPI, version
-from dlbench.comm.mpi import MpiBuffer, MpiCommunicator, MpiRequest, Spec
+from dlbench.comm.mpi import LARGEST_SMALL_COUNT, MpiBuffer, MpiCommunicator, MpiRequest, Spec
 from dlbench.errors import PreflightError
 
-LARGEST_COUNT = 2**31 - 1
 PIECE = 2**30
 
 
@@ -38,6 +37,12 @@ class SmallCountMpiCommunicator(MpiCommunicator):
     def __init__(self, comm: MPI.Comm) -> None:
         super().__init__(comm)
         self._blocks: dict[tuple[str, int], MPI.Datatype] = {}
+
+    def remarks(self, largest_count: int) -> list[str]:
+        """Says so where messages travel in another form."""
+        if largest_count <= LARGEST_SMALL_COUNT:
+            return []
+        return [f"messages above 2^31 - 1 elements travel in pieces: {version()} counts no further"]
 
     def allreduce(self, send: MpiBuffer, receive: MpiBuffer) -> None:
         """Sum `send` over the group into `receive`."""
@@ -69,7 +74,7 @@ class SmallCountMpiCommunicator(MpiCommunicator):
 
     def iallreduce(self, send: MpiBuffer, receive: MpiBuffer) -> MpiRequest:
         """Start `allreduce`."""
-        if send.elements <= LARGEST_COUNT:
+        if send.elements <= LARGEST_SMALL_COUNT:
             return MpiRequest(self._comm.Iallreduce(send.spec, receive.spec))
         others = [self._comm.Iallreduce(*specs) for specs in _pieces(send, receive)]
         request = PiecewiseRequest(others.pop())
@@ -107,7 +112,7 @@ class SmallCountMpiCommunicator(MpiCommunicator):
 
     def _spec(self, buffer: MpiBuffer, count: int) -> Spec:
         """Descriptor of a buffer that consists of blocks of `count` elements."""
-        if count <= LARGEST_COUNT:
+        if count <= LARGEST_SMALL_COUNT:
             return buffer.spec
         memory, datatype = buffer.spec
         key = buffer.carrier.name, count
@@ -126,7 +131,7 @@ def _block_datatype(datatype: MPI.Datatype, count: int) -> MPI.Datatype:
 
 
 def _pieces(send: MpiBuffer, receive: MpiBuffer) -> Iterator[tuple[Spec, Spec]]:
-    if send.elements <= LARGEST_COUNT:
+    if send.elements <= LARGEST_SMALL_COUNT:
         yield send.spec, receive.spec
         return
     (source, datatype), (target, _) = send.spec, receive.spec
@@ -137,8 +142,8 @@ def _pieces(send: MpiBuffer, receive: MpiBuffer) -> Iterator[tuple[Spec, Spec]]:
 
 
 def _require_small_count(receive: MpiBuffer) -> None:
-    if receive.elements > LARGEST_COUNT:
+    if receive.elements > LARGEST_SMALL_COUNT:
         raise PreflightError(
-            f"{version()} cannot reduce-scatter {receive.elements} elements a rank: its counts end at {LARGEST_COUNT}; "
-            "shrink the messages with --scale, or use an MPI-4 library such as MPICH"
+            f"{version()} cannot reduce-scatter {receive.elements} elements a rank: "
+            f"its counts end at {LARGEST_SMALL_COUNT}; shrink the messages with --scale, or use an MPI-4 library"
         )

@@ -20,6 +20,7 @@ def build_header(  # noqa: PLR0913 (the sources of a header, all by keyword)
     configuration: Configuration,
     *,
     created: str,
+    remarks: Sequence[str],
     hosts: Sequence[str],
     devices: Sequence[str],
     backend: Backend,
@@ -28,10 +29,11 @@ def build_header(  # noqa: PLR0913 (the sources of a header, all by keyword)
     environment: Mapping[str, str],
     command: Sequence[str],
 ) -> Header:
-    """Header of a live run; `created` is ISO 8601, UTC, and `compute` describes the compute model."""
-    run = request.run
+    """Header of a live run; `created` is ISO 8601, UTC; `remarks` are the backend's, `compute` the compute model's."""
+    run, described = request.run, facts(configuration)
     fields: dict[str, Any] = {
-        **facts(configuration),
+        **described,
+        "notes": [*described["notes"], *remarks],
         "run_id": unique_name(request.strategy, configuration.layout.world_size, created),
         "created": created,
         "compute": run.compute,

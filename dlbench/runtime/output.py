@@ -133,9 +133,9 @@ def row(iteration: Iteration, measures: Measures) -> str:
     return f"{_MARGIN}{_row(cells)} {mark}".rstrip()
 
 
-def summary_lines(summaries: Sequence[tuple[str, float, Summary]]) -> Iterator[str]:
+def summary_lines(summaries: Sequence[tuple[str, float, Summary]], mean_throughput: float | None) -> Iterator[str]:
     """Median, 95 % interval, minimum and maximum of each measure, given as (name, factor, summary)."""
-    if not summaries:
+    if mean_throughput is None:
         yield "no iteration was measured"
         return
     yield f"{'':<24}{_row(('median', 'low', 'high', 'minimum', 'maximum', 'samples'))}"
@@ -147,6 +147,7 @@ def summary_lines(summaries: Sequence[tuple[str, float, Summary]]) -> Iterator[s
             for value in (summary.median, low, high, summary.minimum, summary.maximum)
         ]
         yield f"{name:<24}{_row((*cells, str(summary.count)))}"
+    yield f"geometric mean of the throughput: {number(mean_throughput)} samples/s"
     if any(summary.interval is None for _, _, summary in summaries):
         yield "low and high: no 95 % interval below 6 samples"
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
@@ -16,6 +17,11 @@ class LauncherClaim(NamedTuple):
     rank: int
     variable: str
 
+    @property
+    def launcher(self) -> str:
+        """Kind of launcher, for the record."""
+        return _LAUNCHER_NAMES[self.variable]
+
 
 _LAUNCHERS = (
     # The innermost launcher first: mpiexec inside a SLURM job inherits the SLURM variables of its surroundings.
@@ -24,6 +30,13 @@ _LAUNCHERS = (
     ("SLURM_STEP_NUM_TASKS", "SLURM_PROCID"),
     ("SLURM_NTASKS", "SLURM_PROCID"),
 )
+
+_LAUNCHER_NAMES = {
+    "OMPI_COMM_WORLD_SIZE": "Open MPI mpiexec",
+    "PMI_SIZE": "PMI",
+    "SLURM_STEP_NUM_TASKS": "srun",
+    "SLURM_NTASKS": "srun",
+}
 
 _REMEDY = {
     "OMPI_COMM_WORLD_SIZE": "use the mpiexec that belongs to this MPI (`dlbench run` finds it)",
@@ -54,6 +67,13 @@ def check_world_size(world_size: int, library: str, claim: LauncherClaim | None)
         f"MPI sees a world of {world_size} rank{'s' if world_size != 1 else ''}, but {claim.variable}={claim.size}: "
         f"the launcher does not belong to {library}; {_REMEDY[claim.variable]}"
     )
+
+
+def usable_cores() -> set[int]:
+    """Cores that this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return set(os.sched_getaffinity(0))
+    return set(range(os.cpu_count() or 1))
 
 
 def available_memory(proc: Path = Path("/proc"), cgroup: Path = Path("/sys/fs/cgroup")) -> int | None:

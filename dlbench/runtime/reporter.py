@@ -22,8 +22,8 @@ from dlbench.runtime.output import Printer, header_lines, row, summary_lines, ta
 from dlbench.runtime.request import RunOptions
 from dlbench.runtime.rows import SIGNAL, RowFormat
 from dlbench.runtime.stopping import StoppingRule
-from dlbench.runtime.watchdog import Status, signal_exit_code
-from dlbench.statistics import Summary, summarise
+from dlbench.runtime.watchdog import signal_exit_code
+from dlbench.statistics import Summary, geometric_mean, summarise
 
 
 def utc_now() -> str:
@@ -31,12 +31,16 @@ def utc_now() -> str:
     return datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
 
 
-def end_line(status: Status | str, reason: str, iterations: int, clock: ClockModel | None = None) -> End:
+def end_line(
+    status: Literal["completed", "terminated", "failed"],
+    reason: str,
+    iterations: int,
+    *,
+    signal: str = "",
+    clock: ClockModel | None = None,
+) -> End:
     """The end line of a record, as of now."""
-    return msgspec.convert(
-        {"status": status, "reason": reason, "iterations": iterations, "ended": utc_now(), "clock": clock},
-        End,
-    )
+    return End(status=status, reason=reason, iterations=iterations, ended=utc_now(), signal=signal, clock=clock)
 
 
 class Reporter:
@@ -49,7 +53,9 @@ class Reporter:
         self.iterations = 0
         self.reason = ""
         self.status: Literal["completed", "terminated", "failed"] = "completed"
+        self.signal = ""
         self.exit_code = 0
+        self._decision = CONTINUE
         self._header = header
         self._options = options
         self._rows = row_format
@@ -103,26 +109,25 @@ class Reporter:
         return self._next(rows[:, SIGNAL])
 
     def _next(self, signals: NDArray[np.float64]) -> int:
-        if self.reason:  # decided earlier; this iteration was under way
-            return STOP if self.status == "completed" else self.exit_code
+        if self._decision != CONTINUE:  # decided earlier; this iteration was under way
+            return self._decision
         if signals.any():
             rank = int(np.flatnonzero(signals)[0])
             number = int(signals[rank])
             self.status = "terminated"
-            self.reason = f"{signal.Signals(number).name} on rank {rank} ({self._header.hosts[rank]})"
-            self.exit_code = signal_exit_code(number)
-            return self.exit_code
-        stop = self._stopping.verdict()
-        if stop is None:
-            return CONTINUE
-        self.reason = stop
-        return STOP
+            self.signal = signal.Signals(number).name
+            self.reason = f"{self.signal} on rank {rank} ({self._header.hosts[rank]})"
+            self.exit_code = self._decision = signal_exit_code(number)
+        elif self._stopping.finished():
+            self._decision = STOP
+        return self._decision
 
     def end(self, clock: ClockModel | None) -> int:
         """Write the end line, print the summary and the verdict; return the exit code."""
+        self.reason = self.reason or self._stopping.reason()
         if self._writer:
-            self._writer.end(end_line(self.status, self.reason, self.iterations, clock))
-        self._printer.comment(["", *summary_lines(self._summaries())])
+            self._writer.end(end_line(self.status, self.reason, self.iterations, signal=self.signal, clock=clock))
+        self._printer.comment(["", *summary_lines(self._summaries(), self._mean_throughput())])
         if self._options.json:
             sys.stdout.write(msgspec.json.encode(self._json()).decode() + "\n")
             sys.stdout.flush()
@@ -146,6 +151,10 @@ class Reporter:
         )
         return [(name, factor, summarise(values)) for name, factor, values in columns]
 
+    def _mean_throughput(self) -> float | None:
+        """Geometric mean over the measured iterations, as publications summarise throughput."""
+        return geometric_mean([measures.throughput for measures in self._measured]) if self._measured else None
+
     def _json(self) -> dict[str, Any]:
         names = ("seconds", "throughput", "communication_fraction", "hidden_fraction", "skew_seconds")
         summaries = dict(zip(names, (summary for _, _, summary in self._summaries()), strict=False))
@@ -154,10 +163,12 @@ class Reporter:
             "record": str(self.path) if self.path else None,
             "status": self.status,
             "reason": self.reason,
+            "signal": self.signal,
             "strategy": self._header.strategy,
             "model": self._header.model["name"],
             "world_size": self._header.world_size,
             "iterations": self.iterations,
             "warmup": self.iterations - len(self._measured),
             **{name: summaries.get(name) for name in names},
+            "throughput_geometric_mean": self._mean_throughput(),
         }

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import ceil
+
 from dlbench.runtime.request import RunOptions
 from dlbench.statistics import relative_half_width, summarise
 
@@ -17,21 +19,35 @@ class StoppingRule:
         self._options = options
         self._seconds: list[float] = []
         self._total = 0.0
+        self._next_look = options.iterations
 
     def add(self, seconds: float) -> None:
         """Take in the slowest rank's time of a measured iteration."""
         self._seconds.append(seconds)
         self._total += seconds
 
-    def verdict(self) -> str | None:
-        """The reason to stop, with every goal that a ceiling left unreached, or None to go on."""
+    def finished(self) -> bool:
+        """Whether all goals or a ceiling are reached.
+
+        The interval is looked at when its samples have grown by a tenth, not after each: the more often one looks, the
+        likelier it is to be found tight by chance.
+        """
+        if self._ceiling():
+            return True
+        if len(self._seconds) < self._next_look:
+            return False
+        if not self._missed():
+            return True
+        if self._options.until_ci is not None:
+            self._next_look = ceil(len(self._seconds) * 1.1)
+        return False
+
+    def reason(self) -> str:
+        """Why a finished run ends, with every goal that a ceiling left unreached."""
         missed = self._missed()
-        ceiling = self._ceiling()
-        if missed and ceiling is None:
-            return None
         measured = f"{len(self._seconds)} iteration{'s' if len(self._seconds) != 1 else ''} measured"
         if missed:
-            return f"{measured}: {ceiling} came before {' and '.join(missed)}"
+            return f"{measured}: {self._ceiling()} came before {' and '.join(missed)}"
         return measured if self._options.until_ci is None else f"{measured}, {self._known()}"
 
     def _ceiling(self) -> str | None:
@@ -39,7 +55,7 @@ class StoppingRule:
         if options.max_seconds is not None and self._total >= options.max_seconds:
             return f"--max-seconds {options.max_seconds:g}"
         if len(self._seconds) >= options.ceiling:
-            return f"--max-iterations {options.ceiling}"
+            return f"--max-iterations {options.ceiling:g}"
         return None
 
     def _missed(self) -> list[str]:

@@ -28,6 +28,7 @@ OPTIONS: dict[str, Any] = {
     "delay": [],
     "seed": 0,
     "timeout": 600.0,
+    "grace": 20.0,
     "record": None,
     "record_ops": False,
     "label": {},
@@ -71,13 +72,27 @@ HEADER: dict[str, Any] = {
     "hosts": ["nid1", "nid2"],
     "devices": ["cpu", "cpu"],
     "environment": {},
-    "clock": {"reference": 0.0, "offset": [0, 0], "drift": [0, 0], "uncertainty": [0, 0], "unix_epoch": 1.7e9},
+    "clock": {
+        "reference": 0.0,
+        "offset": [0, 0],
+        "drift": [0, 0],
+        "uncertainty": [0, 0],
+        "drift_uncertainty": [0, 0],
+        "unix_epoch": 1.7e9,
+    },
     "packages": {"dlbench": "1.2.3"},
     "command": ["python", "-m", "dlbench.dp"],
     "options": {"sync": "barrier", "progress": "poll"},
 }
 
-CLOCK_MODEL = ClockModel(reference=0.0, offset=[0.0, 0.0], drift=[0.0, 0.0], uncertainty=[0.0, 0.0], unix_epoch=1.7e9)
+CLOCK_MODEL = ClockModel(
+    reference=0.0,
+    offset=[0.0, 0.0],
+    drift=[0.0, 0.0],
+    uncertainty=[0.0, 0.0],
+    drift_uncertainty=[0.0, 0.0],
+    unix_epoch=1.7e9,
+)
 
 
 def options(**changes: Any) -> RunOptions:
@@ -91,5 +106,5 @@ def header(**changes: Any) -> Header:
 
 
 def rows(*ranks: Sequence[float]) -> NDArray[np.float64]:
-    """Rows of all ranks: begin, runtime, late, signal, compute, issue, then the classes."""
+    """Rows of all ranks: begin, runtime, late, signal, compute, overrun, issue, then the classes."""
     return np.array(ranks, dtype=np.float64)

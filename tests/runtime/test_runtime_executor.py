@@ -195,8 +195,9 @@ def test_the_op_in_which_a_rank_blocks_can_be_asked_from_another_thread() -> Non
 def test_a_later_iteration_begins_at_the_first_op_again() -> None:
     seen: list[str] = []
     built, _ = executor(delays={4: lambda: seen.append(built.current_op())})
-    built.iterate()
-    built.iterate()
+    for _ in range(2):
+        built.reset()
+        built.iterate()
     assert seen == ["op 4 (allreduce/world second)"] * 2
 
 
@@ -254,3 +255,11 @@ def test_ops_of_one_kind_share_their_buffer() -> None:
 def test_a_strategy_that_uses_one_buffer_for_two_things_is_refused(other: Op) -> None:
     with pytest.raises(ValueError, match="buffer first is used as"):
         executor([FIRST, Wait(("first",)), other])
+
+
+def test_a_rank_between_iterations_is_at_the_start_or_at_the_end() -> None:
+    built, _ = executor()
+    built.reset()
+    assert built.current_op() == "the start"
+    built.iterate()
+    assert built.current_op() == "the end"

@@ -11,9 +11,9 @@ from handmade_run import header
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dlbench.records.measures import Measures
 from dlbench.records.schema import Iteration
 from dlbench.runtime.output import (
-    Measures,
     Printer,
     header_lines,
     number,
@@ -155,7 +155,8 @@ def iteration(**changes: Any) -> Iteration:
         "runtime": [0.040, 0.050],
         "sync_time": [0.030, 0.010],
         "compute": [0.01, 0.04],
-        "issue": [0.0, 0.0],
+        "overrun": [0.001, 0.002],
+        "issue": [0.001, 0.003],
         "communication": {"allreduce/world": [0.030, 0.010]},
     }
     return Iteration(**{**fields, **changes})
@@ -166,6 +167,7 @@ def test_the_slowest_rank_makes_the_time_and_the_busiest_the_communication_fract
     assert measures.seconds == 0.050
     assert measures.throughput == pytest.approx(640)  # 32 / 0.05
     assert measures.communication == pytest.approx(0.75)  # rank 0: 30 / 40, although rank 1 took longer
+    assert measures.hidden == pytest.approx(0.1)  # rank 1: (2 + 3) / 50
     assert measures.skew == 12.5e-6
 
 
@@ -177,11 +179,12 @@ def shown(**changes: Any) -> str:
 def test_a_row_stands_under_the_names_of_its_columns() -> None:
     names, units = (f"# {line}" for line in table_head())
     line = shown()
-    ends = [names.index(name) + len(name) for name in ("iteration", "time", "throughput", "comm.", "skew")]
+    ends = [names.index(name) + len(name) for name in ("iteration", "time", "throughput", "comm.", "hidden", "skew")]
     cells = line.split()
-    assert cells == ["3", "50.000", "640.00", "75.0", "12.5"]
+    assert cells == ["3", "50.000", "640.00", "75.0", "10.0", "12.5"]
     assert [line.index(f" {cell}") + 1 + len(cell) for cell in cells] == ends
-    assert [units.index(unit) + len(unit) for unit in ("[ms]", "[samples/s]", "[%]", "[us]")] == ends[1:]
+    assert units.split() == ["#", "[ms]", "[samples/s]", "[%]", "[%]", "[us]"]
+    assert [index + 1 for index, letter in enumerate(units) if letter == "]"] == ends[1:]
 
 
 def test_warm_ups_and_missed_starts_are_marked() -> None:
@@ -193,7 +196,7 @@ def test_warm_ups_and_missed_starts_are_marked() -> None:
 @pytest.mark.parametrize(("seconds", "time"), [(5e-6, "0.0050000"), (100.0, "100000"), (20_000.0, "20000000")])
 def test_very_short_and_very_long_iterations_keep_their_digits_and_their_columns(seconds: float, time: str) -> None:
     cells = shown(runtime=[seconds] * 2, sync_time=[seconds / 2] * 2).split()
-    assert len(cells) == 5
+    assert len(cells) == 6
     assert cells[1] == time
 
 
@@ -203,20 +206,20 @@ def cells_of(line: str, name: str) -> list[str]:
 
 def test_the_summary_has_an_interval_from_six_samples_on() -> None:
     # Six samples: the interval is from the smallest to the largest; the median of 1 … 6 ms is 3.5 ms.
-    lines = list(summary_lines([("time [ms]", 1e3, summarise([1e-3, 2e-3, 3e-3, 4e-3, 5e-3, 6e-3]))]))
+    lines = list(summary_lines([("time [ms]", 1e3, summarise([1e-3, 2e-3, 3e-3, 4e-3, 5e-3, 6e-3]))], 640.0))
     assert lines[0].split() == ["median", "low", "high", "minimum", "maximum", "samples"]
     assert cells_of(lines[1], "time [ms]") == ["3.5000", "1.0000", "6.0000", "1.0000", "6.0000", "6"]
-    assert len(lines) == 2
+    assert lines[2:] == ["geometric mean of the throughput: 640.00 samples/s"]
 
 
 def test_the_summary_says_why_there_is_no_interval_below_six() -> None:
-    lines = list(summary_lines([("time [ms]", 1e3, summarise([1e-3, 2e-3]))]))
+    lines = list(summary_lines([("time [ms]", 1e3, summarise([1e-3, 2e-3]))], 640.0))
     assert cells_of(lines[1], "time [ms]") == ["1.5000", "-", "-", "1.0000", "2.0000", "2"]
-    assert lines[2] == "low and high: no 95 % interval below 6 samples"
+    assert lines[3] == "low and high: no 95 % interval below 6 samples"
 
 
 def test_a_run_that_measured_nothing_says_so() -> None:
-    assert list(summary_lines([])) == ["no iteration was measured"]
+    assert list(summary_lines([], None)) == ["no iteration was measured"]
 
 
 def test_comments_are_marked_and_every_line_is_written_at_once() -> None:

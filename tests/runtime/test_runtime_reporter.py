@@ -18,17 +18,20 @@ from dlbench.records.schema import Iteration
 from dlbench.records.validator import validate
 from dlbench.runtime.collector import CONTINUE, STOP
 from dlbench.runtime.reporter import Reporter, end_line, utc_now
+from dlbench.runtime.rows import RowFormat
 
 CLASSES = ("allreduce/world", "send/pipeline")
-#            begin  runtime late signal compute issue allreduce send
-FIRST = rows((10.0, 0.50, 0, 0, 0.20, 0.01, 0.05, 0.20), (10.001, 0.40, 0, 0, 0.25, 0.02, 0.10, 0.0))
-SECOND = rows((11.003, 0.30, 1, 0, 0.20, 0.01, 0.05, 0.03), (11.0, 0.60, 0, 0, 0.25, 0.02, 0.30, 0.0))
+#            begin  runtime late signal compute overrun issue allreduce send
+FIRST = rows((10.0, 0.50, 0, 0, 0.20, 0.001, 0.01, 0.05, 0.20), (10.001, 0.40, 0, 0, 0.25, 0.004, 0.02, 0.10, 0.0))
+SECOND = rows((11.003, 0.30, 1, 0, 0.20, 0.001, 0.01, 0.05, 0.03), (11.0, 0.60, 0, 0, 0.25, 0.004, 0.02, 0.30, 0.0))
 
 
 def reporter(
     classes: tuple[str, ...] = CLASSES, header_changes: dict[str, Any] | None = None, **changes: Any
 ) -> Reporter:
-    return Reporter(header(**(header_changes or {})), options(**changes), classes)
+    made = header(**(header_changes or {}))
+    ops = max((len(table.ops) for table in made.op_tables), default=0)
+    return Reporter(made, options(**changes), RowFormat(classes, ops=ops))
 
 
 def signalled(number: int, rank: int) -> np.ndarray[Any, Any]:
@@ -64,6 +67,7 @@ def test_the_rows_of_two_ranks_become_an_iteration(tmp_path: Path) -> None:
         runtime=[0.50, 0.40],
         sync_time=[0.25, 0.10],
         compute=[0.20, 0.25],
+        overrun=[0.001, 0.004],
         issue=[0.01, 0.02],
         communication={"allreduce/world": [0.05, 0.10], "send/pipeline": [0.20, 0.0]},
         late=[],
@@ -92,7 +96,7 @@ def test_every_finished_iteration_is_in_the_file_before_the_next_one(tmp_path: P
 
 def test_recorded_ops_are_the_rest_of_the_row(tmp_path: Path) -> None:
     tables = [
-        {"ranks": [0], "ops": [{"op": "compute", "name": "forward"}, {"op": "wait", "name": "a"}]},
+        {"ranks": [0], "ops": [{"op": "compute", "name": "forward"}, {"op": "wait", "requests": ["a"]}]},
         {"ranks": [1], "ops": [{"op": "compute", "name": "forward"}]},
     ]
     made = recorded(tmp_path, header_changes={"op_tables": tables}, record_ops=True, iterations=1, warmup=0)
@@ -115,6 +119,7 @@ def test_a_signal_on_any_rank_ends_the_run_with_its_exit_code(
     end = read(path_of(made)).end
     assert end is not None
     assert (end.status, end.reason, end.iterations) == ("terminated", f"{name} on rank 1 (nid2)", 2)
+    assert end.signal == name
     assert validate(path_of(made)) == []
     assert capsys.readouterr().out.splitlines()[-1] == f"FAILED: terminated by {name} on rank 1 (nid2)"
 
@@ -144,10 +149,11 @@ def test_a_run_that_measured_enough_says_ok_at_last(capsys: pytest.CaptureFixtur
     printed = capsys.readouterr()
     lines = printed.out.splitlines()
     rows_shown = [line.split() for line in lines if not line.startswith("#")]
-    # 16 samples × 2 replicas; the slowest rank took 0.5 s, then 0.6 s; 25 / 50 and 30 / 60 are the largest shares.
+    # 16 samples × 2 replicas; the slowest rank took 0.5 s, then 0.6 s; 25 / 50 and 30 / 60 are the largest shares of
+    # communication, and 24 / 400 and 24 / 600 of overrun + issue.
     assert rows_shown == [
-        ["0", "500.00", "64.000", "50.0", "1000.0", "w"],
-        ["1", "600.00", "53.333", "50.0", "3000.0", "!"],
+        ["0", "500.00", "64.000", "50.0", "6.0", "1000.0", "w"],
+        ["1", "600.00", "53.333", "50.0", "4.0", "3000.0", "!"],
         ["OK"],
     ]
     assert lines[-2] == "# 1 iteration measured"
@@ -181,6 +187,7 @@ def test_json_is_alone_on_stdout_and_has_every_number(tmp_path: Path, capsys: py
         "record",
         "status",
         "reason",
+        "signal",
         "strategy",
         "model",
         "world_size",
@@ -189,10 +196,14 @@ def test_json_is_alone_on_stdout_and_has_every_number(tmp_path: Path, capsys: py
         "seconds",
         "throughput",
         "communication_fraction",
+        "hidden_fraction",
         "skew_seconds",
+        "throughput_geometric_mean",
     ]
     assert (summary["run_id"], summary["record"]) == ("dp-2-by-hand", str(tmp_path / "dp-2-by-hand.jsonl"))
     assert (summary["status"], summary["reason"]) == ("completed", "6 iterations measured")
+    # 32 samples in 0.5, 0.6, … 1.0 s: the sixth root of the product of the times is 0.7299 s.
+    assert summary["throughput_geometric_mean"] == pytest.approx(32 / (0.5 * 0.6 * 0.7 * 0.8 * 0.9 * 1.0) ** (1 / 6))
     seconds = summary["seconds"]
     assert (seconds["count"], seconds["minimum"], seconds["maximum"]) == (6, 0.5, 1.0)
     assert seconds["median"] == pytest.approx(0.75)

@@ -18,9 +18,8 @@ def stop_after(seconds: Sequence[float], **changes: Any) -> tuple[int, str]:
     rule = StoppingRule(options(**changes))
     for count, duration in enumerate(seconds, start=1):
         rule.add(duration)
-        reason = rule.verdict()
-        if reason is not None:
-            return count, reason
+        if rule.finished():
+            return count, rule.reason()
     pytest.fail(f"went on after {len(seconds)} iterations")
 
 
@@ -33,7 +32,7 @@ def test_one_iteration_is_said_in_the_singular() -> None:
 
 
 def test_nothing_is_decided_before_the_first_measured_iteration() -> None:
-    assert StoppingRule(options(iterations=1, until_ci=0.5)).verdict() is None
+    assert not StoppingRule(options(iterations=1, until_ci=0.5)).finished()
 
 
 def test_min_seconds_goes_on_beyond_the_iterations() -> None:
@@ -104,6 +103,24 @@ def test_more_than_a_thousand_iterations_can_be_asked_for() -> None:
     assert options(iterations=2000, until_ci=0.1).ceiling == 2000
 
 
+def test_min_seconds_alone_has_no_ceiling() -> None:
+    # 0.25 ms each: 20 001 iterations make more than 5 s.
+    assert stop_after([0.25e-3] * 30_000, min_seconds=5.0001)[0] == 20_001
+
+
+def test_the_interval_is_looked_at_when_a_tenth_more_is_measured() -> None:
+    # With 23 samples the interval goes from the 7th to the 17th, both 1, and is tight. Looks are at 20, 22 and 25.
+    samples = [*[0.5] * 6, *[1.0] * 8, *[1.5] * 6, *[1.0] * 5]
+    assert stop_after(samples, iterations=20, until_ci=0.3)[0] == 25
+
+
+def test_the_reason_counts_what_was_measured_after_the_decision_too() -> None:
+    rule = StoppingRule(options(iterations=1, min_seconds=1.5))
+    for seconds in (1.0, 1.0, 1.0):
+        rule.add(seconds)
+    assert rule.reason() == "3 iterations measured"
+
+
 def test_every_missed_goal_is_named() -> None:
     _, reason = stop_after([1.0] * 9, iterations=5, min_seconds=50, until_ci=0.1, max_seconds=60, max_iterations=7)
     assert reason == "7 iterations measured: --max-iterations 7 came before --min-seconds 50"
@@ -130,8 +147,8 @@ def test_no_rule_stops_early_without_naming_a_ceiling(
     for count, duration in enumerate(seconds, start=1):
         rule.add(duration)
         total += duration
-        reason = rule.verdict()
+        finished = rule.finished()
         reached = count >= iterations and total >= min_seconds
-        at_ceiling = count >= (35 if min_seconds else iterations) or (max_seconds is not None and total >= max_seconds)
-        assert (reason is not None) == (reached or at_ceiling)
-        assert reason is None or ("came before" in reason) == (not reached)
+        at_ceiling = count >= 35 or (max_seconds is not None and total >= max_seconds)
+        assert finished == (reached or at_ceiling)
+        assert not finished or ("came before" in rule.reason()) == (not reached)
