@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dlbench.runtime.rank import main
+from dlbench.runtime.entry import main
 
 if __name__ == "__main__":
     main("dp_pp_ep")

@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from shutil import which
 from typing import TypeAlias
 
 from dlbench.errors import PreflightError
+from dlbench.runtime.preflight import usable_cores
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,13 +24,15 @@ class Library:
 
 
 @dataclass(frozen=True, slots=True)
-class Situation:
-    """What a launcher must know: the ranks, the launcher's executable, and whether ranks outnumber cores."""
+class Allocation:
+    """What a launcher must know."""
 
     ranks: int
     executable: str
     crowded: bool
-    one_host: bool
+    """Ranks outnumber cores."""
+    loopback: bool
+    """All ranks are on this host, and can talk over its interface lo."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,26 +50,26 @@ _MPICH_CROWDED = {
 """With more ranks than cores MPICH's own shared-memory collectives stall for seconds; its general ones do not."""
 
 
-def _hydra(situation: Situation) -> Launch:
-    environment = dict(_MPICH_CROWDED) if situation.crowded else {}
-    if situation.one_host:
+def _hydra(allocation: Allocation) -> Launch:
+    environment = dict(_MPICH_CROWDED) if allocation.crowded else {}
+    if allocation.loopback:
         environment["HYDRA_IFACE"] = "lo"
-    return Launch([situation.executable, "-n", str(situation.ranks)], environment)
+    return Launch([allocation.executable, "-n", str(allocation.ranks)], environment)
 
 
-def _open_mpi(situation: Situation) -> Launch:
+def _open_mpi(allocation: Allocation) -> Launch:
     environment = {}
     flags = []
-    if situation.crowded:
+    if allocation.crowded:
         flags = ["--map-by", ":OVERSUBSCRIBE", "--bind-to", "none"]
         environment["OMPI_MCA_mpi_yield_when_idle"] = "1"
     if os.geteuid() == 0:
         environment |= {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
-    return Launch([situation.executable, *flags, "-n", str(situation.ranks)], environment)
+    return Launch([allocation.executable, *flags, "-n", str(allocation.ranks)], environment)
 
 
-def _plain(situation: Situation) -> Launch:
-    return Launch([situation.executable, "-n", str(situation.ranks)])
+def _plain(allocation: Allocation) -> Launch:
+    return Launch([allocation.executable, "-n", str(allocation.ranks)])
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +83,7 @@ class Family:
     """Part of what its mpiexec says of itself; empty where it has none."""
     pmi: str
     """How its ranks find each other under srun."""
-    launch: Callable[[Situation], Launch]
+    launch: Callable[[Allocation], Launch]
 
 
 FAMILIES = (
@@ -92,6 +95,7 @@ FAMILIES = (
     Family("Intel MPI", "Intel(R) MPI Library", "Intel(R) MPI Library", "pmi2", _plain),
 )
 
+_LOOPBACK = Path("/sys/class/net/lo")
 _HOST_LISTS = ("PBS_NODEFILE", "LSB_HOSTS", "LSB_DJOB_HOSTFILE", "HYDRA_HOST_FILE")
 
 Version: TypeAlias = Callable[[str], str]
@@ -171,20 +175,21 @@ def srun(ranks: int, family: Family) -> Launch:
     return Launch(["srun", f"--mpi={family.pmi}", "-K1", "-n", str(ranks)])
 
 
-def plan_launch(launcher: str, ranks: int, environment: Mapping[str, str]) -> Launch:
+def plan_launch(launcher: str, ranks: int, environment: Mapping[str, str], arguments: Sequence[str] = ()) -> Launch:
     """How to start `ranks` ranks here; `launcher` is auto, srun, or the path of an mpiexec.
 
-    Raises `PreflightError` where the launcher is missing or does not belong to the MPI library.
+    The user's own `arguments` for the launcher may name other hosts, and nothing is assumed about these. Raises
+    `PreflightError` where the launcher is missing or does not belong to the MPI library.
     """
     library = loaded_library()
     family = family_of(library)
     if launcher == "srun" or (launcher == "auto" and not family.launcher_mark):
         return srun(ranks, family)
     executable = find_launcher(library, family) if launcher == "auto" else _named(launcher, family)
-    hosts = _hosts(environment)
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    crowded = hosts is not None and ranks > cores * hosts
-    return family.launch(Situation(ranks=ranks, executable=executable, crowded=crowded, one_host=hosts == 1))
+    hosts = None if arguments else _hosts(environment)
+    crowded = hosts is not None and ranks > len(usable_cores()) * hosts
+    loopback = hosts == 1 and _LOOPBACK.exists()
+    return family.launch(Allocation(ranks=ranks, executable=executable, crowded=crowded, loopback=loopback))
 
 
 def _hosts(environment: Mapping[str, str]) -> int | None:

@@ -57,7 +57,7 @@ def run(argv: Sequence[str]) -> None:
     if own.ranks is None:
         raise OptionError(f"how many ranks? e.g. dlbench run {strategy} -n 4")
     check_request(request, own.ranks)
-    launch = plan_launch(own.launcher, own.ranks, os.environ)
+    launch = plan_launch(own.launcher, own.ranks, os.environ, own.launcher_args)
     program = [sys.executable, "-m", f"dlbench.{strategy}", *rank_arguments]
     _start([*launch.command, *own.launcher_args, *program], launch.environment, dry_run=own.dry_run)
 
@@ -120,6 +120,7 @@ def _add_own_options(parser: ArgumentParser) -> None:
         type=_shell_words,
         default=[],
         metavar="TEXT",
-        help="more arguments for the launcher, quoted as for a shell: --launcher-args='-hosts a,b'",
+        help="more arguments for the launcher, quoted as for a shell: --launcher-args='-hosts a,b'; "
+        "dlbench then assumes nothing about the hosts",
     )
     launch.add_argument("--dry-run", action="store_true", help="print the command and leave")

@@ -50,4 +50,7 @@ def _refuse_pmix(environment: Mapping[str, str]) -> None:
 
 if not MPI.Is_initialized():
     _refuse_pmix(os.environ)
+    # The watchdog breaks this level once, with MPI_Abort from its own thread while the main thread is in MPI. No level
+    # below MULTIPLE would allow that, and MPICH and Open MPI both end the job. Leaving the process instead would not:
+    # launchers that hear of no abort can wait for the other ranks.
     MPI.Init_thread(MPI.THREAD_FUNNELED)

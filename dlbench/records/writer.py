@@ -7,6 +7,7 @@ only against the death of the node.
 
 from __future__ import annotations
 
+import fcntl
 import math
 import mmap
 import os
@@ -123,9 +124,9 @@ def append_end(path: Path, end: End) -> bool:
     """Append `end` to a record on behalf of a rank that does not write it; whether that was done.
 
     For a rank that knows why the run fails when the writer may be dead. Does nothing where the last line is an end
-    line already, or is cut: more text behind half a line would make it damage. Ranks that append at once all
-    succeed, and readers take the first end line. Network file systems without atomic append (NFS) can lose one of
-    two simultaneous lines. Raises `RecordError` where the file is no record or cannot be written.
+    line already, or is cut (more text behind half a line would make it damage), or where another rank is appending
+    one: where the file system has locks, one rank alone succeeds. Raises `RecordError` where the file is no record or
+    cannot be written.
     """
     line = _encode(end, path)
     try:
@@ -133,11 +134,20 @@ def append_end(path: Path, end: End) -> bool:
     except OSError as error:
         raise _cannot("open", path, error) from None
     try:
-        if not _accepts_end(descriptor, path):
+        if not _lock(descriptor) or not _accepts_end(descriptor, path):
             return False
         _append(descriptor, line, path)
     finally:
         os.close(descriptor)
+    return True
+
+
+def _lock(descriptor: int) -> bool:
+    """Lock the file until it is closed; False where another process has. A file system without locks grants it."""
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        return not isinstance(error, BlockingIOError)
     return True
 
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
+from pathlib import Path
 from typing import NamedTuple
 
 from dlbench.comm.library import MPI
-from dlbench.runtime.preflight import available_memory, check_memory
+from dlbench.runtime.preflight import available_memory, check_memory, usable_cores
 
 
 class Host(NamedTuple):
@@ -33,11 +35,21 @@ class Host(NamedTuple):
 def find_host(comm: MPI.Intracomm) -> Host:
     """The host of this rank. Collective."""
     local = comm.Split_type(MPI.COMM_TYPE_SHARED)
-    usable: set[int] = set().union(*local.allgather(_usable_cores()))
+    usable: set[int] = set().union(*local.allgather(usable_cores()))
     return Host(name=os.uname().nodename, comm=local, cores=len(usable))
 
 
-def _usable_cores() -> set[int]:
-    if hasattr(os, "sched_getaffinity"):
-        return set(os.sched_getaffinity(0))
-    return set(range(os.cpu_count() or 1))
+def share_file(local: MPI.Comm) -> int:
+    """Descriptor of an empty file in memory that the ranks of a host can append to; -1 where they cannot. Collective.
+
+    It loses its name as soon as all have it open: nothing is left behind, whatever ends the job.
+    """
+    path = Path(local.bcast(f"/dev/shm/dlbench-{os.urandom(8).hex()}"))
+    try:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+    except OSError:
+        descriptor = -1
+    local.Ibarrier().Wait()
+    with suppress(OSError):  # the first rank that comes removes it
+        path.unlink()
+    return descriptor

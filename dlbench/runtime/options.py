@@ -113,6 +113,13 @@ def _add_method(parser: argparse.ArgumentParser) -> None:
         metavar="S",
         help="longest time for one iteration or set-up step before the run counts as hung (default 600)",
     )
+    how.add_argument(
+        "--grace",
+        type=at_least(0.0),
+        default=20.0,
+        metavar="S",
+        help="longest time for a signalled run to finish its iteration (default 20)",
+    )
 
 
 def _add_output(parser: argparse.ArgumentParser) -> None:

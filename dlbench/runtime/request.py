@@ -38,6 +38,7 @@ class RunOptions(msgspec.Struct, frozen=True, kw_only=True):
     delay: list[Delay]
     seed: int
     timeout: float
+    grace: float
     record: str | None
     record_ops: bool
     label: dict[str, str]

@@ -20,6 +20,7 @@ from dlbench.compute import create
 from dlbench.compute.sleep import Sleeper
 from dlbench.errors import CheckError, RecordError
 from dlbench.records.schema import Backend, ClockModel
+from dlbench.runtime.abort import Abort
 from dlbench.runtime.agreement import AgreedExit, agree
 from dlbench.runtime.clock import GlobalClock, Measurement
 from dlbench.runtime.collector import CONTINUE, Collector
@@ -41,7 +42,9 @@ if TYPE_CHECKING:
 class Runner:
     """Sets up, checks, measures and finishes the run of one rank. Everything is collective but `note`."""
 
-    def __init__(self, comm: MPI.Intracomm, request: RunRequest, host: Host, situation: Situation) -> None:
+    def __init__(
+        self, comm: MPI.Intracomm, request: RunRequest, host: Host, situation: Situation, abort: Abort
+    ) -> None:
         self._comm = comm
         self._request = request
         self._options = request.run
@@ -51,7 +54,10 @@ class Runner:
         self._iteration = 0
         self._record: Path | None = None
         self._reporter: Reporter | None = None
-        self._watchdog = Watchdog(situation, limit_seconds=self._options.timeout, abort=comm.Abort, note=self.note)
+        self._watchdog = Watchdog(
+            situation, limit_seconds=self._options.timeout, grace_seconds=self._options.grace, abort=abort
+        )
+        abort.note = self.note
 
         programs = [self._configuration.program(role.rank) for role in self._configuration.roles()]
         self._rows = RowFormat(classes_of(programs), ops=max(map(len, programs)) if self._options.record_ops else 0)

@@ -20,16 +20,8 @@ from typing import Any, Literal
 from dlbench.runtime.situation import Situation
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)
-GRACE_SECONDS = 5.0
-"""How long a signalled run may take to finish its iteration; SLURM kills 30 s after its SIGTERM.
-
-Open MPI sends SIGTERM to the other ranks when one aborts, and SIGKILL a second later: in the grace they stay silent,
-so only the rank that failed speaks.
-"""
 REPORT_SECONDS = 1.0
 """How long a hung rank waits before it ends the job, so that the other ranks can say where they hang too."""
-FORWARD_SECONDS = 0.25
-"""How long a launcher gets to forward the last words of a rank: at an abort it drops what it has not read yet."""
 REPEAT_SECONDS = 0.25
 """Within this time a signal is the same request, delivered by terminal, launcher and scheduler at once."""
 _POLL_SECONDS = 0.25
@@ -52,8 +44,10 @@ def say(text: str) -> None:
 class Watchdog:
     """Watches one rank.
 
-    `abort(exit_code)` ends the whole job and does not return. `note(status, reason)` puts the reason into the record
-    and may do nothing. `limit_seconds` is the longest that a step of the `Situation` may take.
+    `abort(status, reason, exit_code)` ends the whole job and does not return. `limit_seconds` is the longest that a
+    step of the `Situation` may take, `grace_seconds` the longest that a signalled run may take to finish its iteration.
+    Open MPI sends SIGTERM to the other ranks when one aborts, and SIGKILL a second later: in the grace they stay
+    silent, so only the rank that failed speaks.
     """
 
     def __init__(
@@ -61,13 +55,11 @@ class Watchdog:
         situation: Situation,
         *,
         limit_seconds: float,
-        abort: Callable[[int], object],
-        note: Callable[[Status, str], object] = lambda status, reason: None,
-        grace_seconds: float = GRACE_SECONDS,
+        grace_seconds: float,
+        abort: Callable[[Status, str, int], object],
     ) -> None:
         self.situation = situation
         self.limit_seconds = limit_seconds
-        self.note = note
         self.stop_signal = 0
         """The first signal that asked the run to stop; the loop reads it between iterations."""
         self._abort = abort
@@ -123,19 +115,10 @@ class Watchdog:
 
     def _end_by_signal(self, detail: str) -> None:
         name = signal.Signals(self.stop_signal).name
-        self._end("terminated", f"{name} on {self.situation.who()}; {detail}", signal_exit_code(self.stop_signal))
+        self._abort("terminated", f"{name} on {self.situation.who()}; {detail}", signal_exit_code(self.stop_signal))
 
     def _end_by_timeout(self, seconds: float) -> None:
-        hang = f"{self.situation.who()} is in {self.situation.where()} for {seconds:.1f} s"
+        hang = f"{self.situation.who()} is in {self.situation.where()} after {seconds:.1f} s"
         say(hang)
         sleep(REPORT_SECONDS)
-        self._end("failed", f"hang: {hang}; the limit is --timeout {self.limit_seconds:g}", 1)
-
-    def _end(self, status: Status, reason: str, exit_code: int) -> None:
-        if self.situation.rank:
-            sleep(_POLL_SECONDS)  # rank 0 owns the record: let it write the end line
-        self.note(status, reason)
-        if self.situation.rank == 0 or status == "terminated":
-            say(f"FAILED: {reason}")
-            sleep(FORWARD_SECONDS)
-        self._abort(exit_code)
+        self._abort("failed", f"hang: {hang}; the limit is --timeout {self.limit_seconds:g}", 1)
