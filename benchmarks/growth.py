@@ -62,9 +62,6 @@ def bookkeeping_seconds(ranks: int, folder: Path) -> float:
     """Median time of rank 0's work on one iteration's rows."""
     request = parse_request("dp", run_parser("growth", "dp"), ["--record", str(folder), "--iterations", "1000"])
     zeros = [0.0] * ranks
-    clock = ClockModel(
-        reference=0.0, offset=zeros, drift=zeros, uncertainty=zeros, drift_uncertainty=zeros, unix_epoch=0.0
-    )
     header = build_header(
         request,
         request.configuration(ranks),

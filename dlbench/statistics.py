@@ -76,11 +76,14 @@ def _lower_rank(count: int, confidence: float) -> tuple[int, float]:
     return (rank, 1 - 2 * float(below[rank - 1])) if rank else (0, 0.0)
 
 
-def relative_half_width(interval: Interval | None, median: float) -> float:
-    """Half the interval's width as a share of the median; infinite without an interval or with median 0."""
+def relative_reach(interval: Interval | None, median: float) -> float:
+    """How far the interval reaches from the median, on its longer side, as a share of it: the interval lies in ±reach.
+
+    Infinite without an interval or with median 0.
+    """
     if interval is None or median == 0:
         return math.inf
-    return (interval.high - interval.low) / 2 / abs(median)
+    return max(interval.high - median, median - interval.low) / abs(median)
 
 
 def geometric_mean(samples: ArrayLike) -> float:

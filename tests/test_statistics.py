@@ -17,7 +17,7 @@ from dlbench.statistics import (
     Summary,
     geometric_mean,
     median_interval,
-    relative_half_width,
+    relative_reach,
     summarise,
 )
 
@@ -148,14 +148,14 @@ def test_a_summary_of_few_samples_has_no_interval() -> None:
     assert summarise([2.0, 4.0]) == Summary(count=2, median=3.0, interval=None, minimum=2.0, maximum=4.0)
 
 
-def test_the_relative_half_width_is_half_the_interval_over_the_median() -> None:
-    assert relative_half_width(Interval(low=9.0, high=13.0, coverage=0.95), median=10.0) == pytest.approx(0.2)
-    assert relative_half_width(Interval(low=-13.0, high=-9.0, coverage=0.95), median=-10.0) == pytest.approx(0.2)
+def test_the_reach_is_the_longer_side_of_the_interval_over_the_median() -> None:
+    assert relative_reach(Interval(low=9.0, high=13.0, coverage=0.95), median=10.0) == pytest.approx(0.3)
+    assert relative_reach(Interval(low=-13.0, high=-9.0, coverage=0.95), median=-10.0) == pytest.approx(0.3)
 
 
 def test_without_an_interval_or_a_median_nothing_is_narrow_enough() -> None:
-    assert relative_half_width(None, median=10.0) == math.inf
-    assert relative_half_width(Interval(low=-1.0, high=1.0, coverage=0.95), median=0.0) == math.inf
+    assert relative_reach(None, median=10.0) == math.inf
+    assert relative_reach(Interval(low=-1.0, high=1.0, coverage=0.95), median=0.0) == math.inf
 
 
 def test_the_geometric_mean_is_the_root_of_the_product() -> None:

@@ -25,7 +25,8 @@ __all__ = ["MPI", "version"]
 
 def version() -> str:
     """Name and version of the MPI library on one line, e.g. `MPICH Version: 5.0.2`."""
-    return " ".join(MPI.Get_library_version().splitlines()[0].rstrip("\0").split())
+    first_line = MPI.Get_library_version().splitlines()[0].rstrip("\0")
+    return " ".join(first_line.split(",")[0].split())
 
 
 def speaks_no_pmix(library_version: str) -> bool:

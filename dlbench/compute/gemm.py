@@ -15,6 +15,12 @@ from dlbench.compute.protocol import Phase
 POOL_BYTES = 80 * 2**20
 """Bound on each of the three operand pools."""
 _ELEMENT_BYTES = 4
+_ROUNDING = 1.05
+"""FLOPs beyond what was planned that need no remark."""
+
+
+def _blas_threads() -> str:
+    return os.environ.get("OMP_NUM_THREADS") or os.environ.get("OPENBLAS_NUM_THREADS") or ""
 
 
 class Block(NamedTuple):
@@ -79,12 +85,23 @@ class GemmCompute:
 
     def describe(self) -> dict[str, str]:
         """Precision, library and BLAS threads."""
-        threads = os.environ.get("OMP_NUM_THREADS") or os.environ.get("OPENBLAS_NUM_THREADS")
         return {
             "precision": "float32",
             "library": f"NumPy {np.__version__}",
-            "blas_threads": threads or "as many as cores; set OMP_NUM_THREADS to cores per rank",
+            "blas_threads": _blas_threads() or "as many as cores",
         }
+
+    def remarks(self, phases: Iterable[Phase]) -> list[str]:
+        """Says so where scaled products have come down to single rows, and where BLAS takes all cores."""
+        found = list(phases)
+        performed = sum(map(self.flops, found))
+        planned = sum(2.0 * m * n * k * count for phase in found for m, n, k, count in phase.gemms)
+        remarks = []
+        if performed > _ROUNDING * planned:
+            remarks.append(f"gemm performs {performed / planned:.3g} times the FLOPs: a product has one row at least")
+        if not _blas_threads():
+            remarks.append("gemm uses all cores on every rank; set OMP_NUM_THREADS to cores per rank")
+        return remarks
 
     def memory_bytes(self, phases: Iterable[Phase]) -> int:
         """Bytes of the three pools."""

@@ -17,6 +17,10 @@ class NoCompute:
         """Return nothing: there is nothing to tell."""
         return {}
 
+    def remarks(self, phases: Iterable[Phase]) -> list[str]:
+        """Nothing to remark."""
+        return []
+
     def memory_bytes(self, phases: Iterable[Phase]) -> int:
         """Nothing needs no memory."""
         return 0

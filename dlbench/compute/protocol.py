@@ -32,6 +32,9 @@ class Compute(Protocol):
     def describe(self) -> dict[str, str]:
         """How the phases are performed (precision, spin, threads): goes into the record."""
 
+    def remarks(self, phases: Iterable[Phase]) -> list[str]:
+        """What a record must say where the phases are not performed as they are described."""
+
     def memory_bytes(self, phases: Iterable[Phase]) -> int:
         """Bytes that `prepare` allocates for the phases."""
 

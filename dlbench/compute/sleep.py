@@ -98,6 +98,10 @@ class SleepCompute:
             "spin": f"{self.sleeper.spin_ns / 1000:.1f} us" + (", yielding" if self.sleeper.crowded else ""),
         }
 
+    def remarks(self, phases: Iterable[Phase]) -> list[str]:
+        """Nothing to remark."""
+        return []
+
     def memory_bytes(self, phases: Iterable[Phase]) -> int:
         """Sleeping needs no memory."""
         return 0

@@ -18,6 +18,8 @@ class Measures:
         outside = [overrun + issue for overrun, issue in zip(iteration.overrun, iteration.issue, strict=True)]
         self.hidden = _largest_share(outside, iteration.runtime)
         """Maximum over ranks of (overrun + issue) / runtime: communication outside sync_time can cost this at most."""
+        self.classes = {name: max(seconds) for name, seconds in iteration.communication.items()}
+        """Seconds of each communication class on the rank that spent most in it."""
         self.skew = max(iteration.skew)
         """Begin of the last rank − begin of the first, in seconds."""
 

@@ -59,8 +59,12 @@ def add_run_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _add_length(parser: argparse.ArgumentParser) -> None:
     length = parser.add_argument_group("how long to measure")
-    length.add_argument("--iterations", type=at_least(1), default=10, help="measured iterations (default 10)")
-    length.add_argument("--warmup", type=at_least(0), default=1, help="iterations before that, not counted (default 1)")
+    length.add_argument(
+        "--iterations", type=at_least(1), default=10, metavar="N", help="measured iterations (default 10)"
+    )
+    length.add_argument(
+        "--warmup", type=at_least(0), default=1, metavar="N", help="iterations before that, not counted (default 1)"
+    )
     length.add_argument(
         "--min-seconds", type=at_least(0.0), default=0.0, metavar="S", help="go on until S seconds are measured"
     )
@@ -75,14 +79,16 @@ def _add_length(parser: argparse.ArgumentParser) -> None:
         "--max-iterations",
         type=at_least(1),
         metavar="N",
-        help=f"ceiling for --min-seconds and --until-ci (default {DEFAULT_CEILING})",
+        help=f"ceiling for --min-seconds and --until-ci (default {DEFAULT_CEILING} with --until-ci)",
     )
 
 
 def _add_method(parser: argparse.ArgumentParser) -> None:
     how = parser.add_argument_group("how to run")
     how.add_argument("--compute", choices=COMPUTE_MODELS, default="sleep", help="what computation is (default sleep)")
-    how.add_argument("--backend", choices=BACKENDS, default="mpi", help="what carries messages (default mpi)")
+    how.add_argument(
+        "--backend", choices=BACKENDS, default="mpi", help="what carries messages (default mpi; nccl: not yet)"
+    )
     how.add_argument("--persistent", action=_FLAG, default=False, help="persistent collectives of MPI 4")
     how.add_argument(
         "--progress",
@@ -105,7 +111,9 @@ def _add_method(parser: argparse.ArgumentParser) -> None:
         metavar="RANK:OP:MS",
         help="sleep MS milliseconds before op OP of rank RANK; may be repeated",
     )
-    how.add_argument("--seed", type=at_least(0), default=0, help="seed of message contents and operands (default 0)")
+    how.add_argument(
+        "--seed", type=at_least(0), default=0, metavar="N", help="seed of the operands of --compute gemm (default 0)"
+    )
     how.add_argument(
         "--timeout",
         type=more_than(0.0),
@@ -130,7 +138,9 @@ def _add_output(parser: argparse.ArgumentParser) -> None:
     output.add_argument("--no-record", dest="record", action="store_const", const=None, help="write no record")
     output.add_argument("--record-ops", action=_FLAG, default=False, help="record enter and leave of every op")
     output.add_argument("--json", action=_FLAG, default=False, help="the summary as JSON on stdout, the rest on stderr")
-    output.add_argument("--label", action="append", type=_label, default=[], metavar="KEY=VALUE", help="free label")
+    output.add_argument(
+        "--label", action="append", type=_label, default=[], metavar="KEY=VALUE", help="free label; may be repeated"
+    )
     output.add_argument("--system", default="", metavar="NAME", help="system spec; sets --gpu where that is not given")
     output.add_argument("--placement", default="", metavar="CLASS", help="placement class, e.g. intra-group")
     output.add_argument("--experiment", default="", metavar="ID", help="experiment that this run belongs to")
@@ -147,7 +157,7 @@ def run_parser(prog: str, strategy: str) -> ArgumentParser:
         description=f"{described.title}: {described.summary}.",
         epilog=_EXAMPLES.format(strategy=strategy),
     )
-    add_workload_arguments(parser)
+    add_workload_arguments(parser, described)
     add_run_arguments(parser)
     return parser
 
@@ -159,7 +169,8 @@ def _request(strategy: str, values: Mapping[str, Any]) -> RunRequest:
     options = {name: values[name] for name in RunOptions.__struct_fields__}
     # The last one that names a label, or an op, counts: so the command line wins over the file before it.
     delays = {(delay.rank, delay.op): delay for delay in values["delay"]}
-    run = RunOptions(**{**options, "label": dict(values["label"]), "delay": list(delays.values())})
+    settled = {"label": dict(values["label"]), "delay": list(delays.values()), "system": system.name if system else ""}
+    run = RunOptions(**{**options, **settled})
     _reject_contradictions(run)
     return RunRequest(
         strategy=strategy,
@@ -177,6 +188,10 @@ def _reject_contradictions(run: RunOptions) -> None:
         raise OptionError("--backend nccl: this version has no NCCL backend; use --backend mpi")
     if run.max_seconds is not None and run.max_seconds < run.min_seconds:
         raise OptionError(f"--max-seconds {run.max_seconds:g} is less than --min-seconds {run.min_seconds:g}")
+    if run.persistent and not run.warmup:
+        raise OptionError("--persistent sets its requests up in the first iteration; use --warmup 1 or more")
+    if run.max_iterations is not None and run.until_ci is None and not run.min_seconds:
+        raise OptionError("--max-iterations is the ceiling of --min-seconds or --until-ci; use --iterations")
     if run.max_iterations is not None and run.max_iterations < run.iterations:
         raise OptionError(f"--max-iterations {run.max_iterations} is less than --iterations {run.iterations}")
 

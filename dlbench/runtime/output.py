@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from typing import TextIO
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import NamedTuple, TextIO
 
-from dlbench.quantities import si, significant
+from dlbench.quantities import duration, si, significant
 from dlbench.records.measures import Measures
 from dlbench.records.schema import Header, Iteration, Message
 from dlbench.statistics import Summary
@@ -20,6 +20,21 @@ _MAP_ROWS = 16
 def number(value: float) -> str:
     """A cell of the tables, from microseconds in ms to hours in ms: 0.0051234, 12.345, 123457."""
     return significant(value, digits=5, smallest=-5)
+
+
+def milliseconds(seconds: float) -> str:
+    """A cell of a time."""
+    return number(seconds * 1e3)
+
+
+def microseconds(seconds: float) -> str:
+    """A cell of a skew."""
+    return f"{seconds * 1e6:.1f}"
+
+
+def percent(share: float) -> str:
+    """A cell of a share."""
+    return f"{share * 100:.1f}"
 
 
 def rank_map(hosts: Sequence[str], devices: Sequence[str]) -> Iterator[str]:
@@ -79,11 +94,12 @@ def header_lines(header: Header, record: str | None) -> Iterator[str]:
     degrees = "".join(f" × {name} {degree}" for name, degree in header.degrees.items())
     yield f"dlbench {header.packages['dlbench']}  {header.strategy}  {model['name']}  {header.dtype}"
     fields = [
-        ("model", f"{model['name']}, {_grouped(model['parameters'])} parameters"),
+        ("model", f"{model['name']}, {model['parameters']:,} parameters"),
         ("layout", f"{_count(header.world_size, 'rank')} = {_count(header.replicas, 'replica')}{degrees}"),
         ("workload", _workload_line(header)),
         *(("message", _message_line(message)) for message in header.messages),
         ("compute", f"{header.compute}, {gpu['name']} roofline"),
+        ("ideal", f"{duration(header.ideal_seconds)} an iteration, if communication took no time"),
         (
             "backend",
             f"{header.backend.name}{persistent}, {header.backend.library}; {header.dtype} as {header.backend.carrier}",
@@ -104,10 +120,6 @@ def _count(number: int, noun: str) -> str:
     return f"{number} {noun}{'s' if number != 1 else ''}"
 
 
-def _grouped(number: int) -> str:
-    return f"{number:,}".replace(",", " ")
-
-
 def _row(cells: Sequence[str]) -> str:
     return "".join(f" {cell:>{_WIDTH - 1}}" for cell in cells)
 
@@ -115,7 +127,7 @@ def _row(cells: Sequence[str]) -> str:
 def table_head() -> tuple[str, str]:
     """Column names and units of the rows."""
     names = ("iteration", "time", "throughput", "comm.", "hidden", "skew")
-    units = ("", "[ms]", "[samples/s]", "[%]", "[%]", "[us]")
+    units = ("", "[ms]", "[samples/s]", "[%]", "[%]", "[µs]")
     return _row(names), _row(units)
 
 
@@ -124,32 +136,41 @@ def row(iteration: Iteration, measures: Measures) -> str:
     mark = ("w" if iteration.warmup else " ") + ("!" if iteration.late else " ")
     cells = (
         f"{iteration.index}",
-        number(measures.seconds * 1e3),
+        milliseconds(measures.seconds),
         number(measures.throughput),
-        f"{measures.communication * 100:.1f}",
-        f"{measures.hidden * 100:.1f}",
-        f"{measures.skew * 1e6:.1f}",
+        percent(measures.communication),
+        percent(measures.hidden),
+        microseconds(measures.skew),
     )
     return f"{_MARGIN}{_row(cells)} {mark}".rstrip()
 
 
-def summary_lines(summaries: Sequence[tuple[str, float, Summary]], mean_throughput: float | None) -> Iterator[str]:
-    """Median, 95 % interval, minimum and maximum of each measure, given as (name, factor, summary)."""
+class SummaryRow(NamedTuple):
+    """A measure in the summary: its name with unit, its samples, and how a number of it is written."""
+
+    name: str
+    summary: Summary
+    write: Callable[[float], str]
+
+
+def summary_lines(rows: Sequence[SummaryRow], mean_throughput: float | None) -> Iterator[str]:
+    """Median, 95 % interval, minimum and maximum of each measure."""
     if mean_throughput is None:
         yield "no iteration was measured"
         return
-    yield f"{'':<24}{_row(('median', 'low', 'high', 'minimum', 'maximum', 'samples'))}"
-    for name, factor, summary in summaries:
+    yield f"{'':<24}{_summary_cells(('median', 'low', 'high', 'minimum', 'maximum'))}"
+    for name, summary, write in rows:
         interval = summary.interval
         low, high = (interval.low, interval.high) if interval else (None, None)
-        cells = [
-            "-" if value is None else number(value * factor)
-            for value in (summary.median, low, high, summary.minimum, summary.maximum)
-        ]
-        yield f"{name:<24}{_row((*cells, str(summary.count)))}"
+        values = (summary.median, low, high, summary.minimum, summary.maximum)
+        yield f"{name:<24}{_summary_cells(['-' if value is None else write(value) for value in values])}"
     yield f"geometric mean of the throughput: {number(mean_throughput)} samples/s"
-    if any(summary.interval is None for _, _, summary in summaries):
-        yield "low and high: no 95 % interval below 6 samples"
+    if any(row.summary.interval is None for row in rows):
+        yield "low and high: no 95 % interval below 6 iterations"
+
+
+def _summary_cells(cells: Sequence[str]) -> str:
+    return "".join(f" {cell:>10}" for cell in cells)
 
 
 class Printer:

@@ -18,12 +18,30 @@ from dlbench.records.measures import Measures
 from dlbench.records.schema import ClockModel, End, Header
 from dlbench.records.writer import RecordWriter
 from dlbench.runtime.collector import CONTINUE, STOP
-from dlbench.runtime.output import Printer, header_lines, row, summary_lines, table_head
+from dlbench.runtime.output import (
+    Printer,
+    SummaryRow,
+    header_lines,
+    microseconds,
+    milliseconds,
+    number,
+    percent,
+    row,
+    summary_lines,
+    table_head,
+)
 from dlbench.runtime.request import RunOptions
 from dlbench.runtime.rows import SIGNAL, RowFormat
 from dlbench.runtime.stopping import StoppingRule
 from dlbench.runtime.watchdog import signal_exit_code
 from dlbench.statistics import Summary, geometric_mean, summarise
+
+_JSON_FACTS = (
+    *("run_id", "created", "strategy", "world_size", "replicas", "degrees", "dtype", "local_batch", "microbatches"),
+    *("sequence_length", "buckets", "units", "scale", "time_scale", "ideal_seconds", "compute", "backend", "notes"),
+    *("system", "placement", "experiment", "job", "labels", "seed"),
+)
+"""Keys of the header that the document of `--json` repeats: what must be equal for runs to be compared."""
 
 
 def utc_now() -> str:
@@ -127,7 +145,7 @@ class Reporter:
         self.reason = self.reason or self._stopping.reason()
         if self._writer:
             self._writer.end(end_line(self.status, self.reason, self.iterations, signal=self.signal, clock=clock))
-        self._printer.comment(["", *summary_lines(self._summaries(), self._mean_throughput())])
+        self._printer.comment(["", *summary_lines(self._summary_rows(), self._mean_throughput())])
         if self._options.json:
             sys.stdout.write(msgspec.json.encode(self._json()).decode() + "\n")
             sys.stdout.flush()
@@ -139,36 +157,60 @@ class Reporter:
     def _why(self) -> str:
         return f"terminated by {self.reason}" if self.status == "terminated" else self.reason
 
-    def _summaries(self) -> list[tuple[str, float, Summary]]:
-        if not self._measured:
+    def _summaries(self) -> dict[str, Summary]:
+        """Measures of the measured iterations by their name in JSON, in SI units."""
+        measured = self._measured
+        if not measured:
+            return {}
+        samples = {
+            "seconds": [measures.seconds for measures in measured],
+            "throughput": [measures.throughput for measures in measured],
+            "communication_fraction": [measures.communication for measures in measured],
+            "hidden_fraction": [measures.hidden for measures in measured],
+            "skew_seconds": [measures.skew for measures in measured],
+        }
+        return {name: summarise(values) for name, values in samples.items()}
+
+    def _class_summaries(self) -> dict[str, Summary]:
+        """Seconds of each communication class on the rank that spent most in it."""
+        classes = self._measured[0].classes if self._measured else {}
+        return {name: summarise([measures.classes[name] for measures in self._measured]) for name in classes}
+
+    def _summary_rows(self) -> list[SummaryRow]:
+        """The summary as it is printed: milliseconds, percent, microseconds."""
+        summaries = self._summaries()
+        if not summaries:
             return []
-        columns = (
-            ("time [ms]", 1e3, [measures.seconds for measures in self._measured]),
-            ("throughput [samples/s]", 1.0, [measures.throughput for measures in self._measured]),
-            ("communication [%]", 1e2, [measures.communication for measures in self._measured]),
-            ("hidden [%]", 1e2, [measures.hidden for measures in self._measured]),
-            ("skew [us]", 1e6, [measures.skew for measures in self._measured]),
-        )
-        return [(name, factor, summarise(values)) for name, factor, values in columns]
+        classes = self._class_summaries().items()
+        return [
+            SummaryRow("time [ms]", summaries["seconds"], milliseconds),
+            SummaryRow("throughput [samples/s]", summaries["throughput"], number),
+            SummaryRow("communication [%]", summaries["communication_fraction"], percent),
+            *(SummaryRow(f"  {name} [ms]", summary, milliseconds) for name, summary in classes),
+            SummaryRow("hidden [%]", summaries["hidden_fraction"], percent),
+            SummaryRow("skew [µs]", summaries["skew_seconds"], microseconds),
+        ]
 
     def _mean_throughput(self) -> float | None:
         """Geometric mean over the measured iterations, as publications summarise throughput."""
         return geometric_mean([measures.throughput for measures in self._measured]) if self._measured else None
 
     def _json(self) -> dict[str, Any]:
+        """The document of `--json`; docs/measurement.md lists its keys."""
+        header = msgspec.to_builtins(self._header)
         names = ("seconds", "throughput", "communication_fraction", "hidden_fraction", "skew_seconds")
-        summaries = dict(zip(names, (summary for _, _, summary in self._summaries()), strict=False))
+        summaries = self._summaries()
         return {
-            "run_id": self._header.run_id,
             "record": str(self.path) if self.path else None,
             "status": self.status,
             "reason": self.reason,
             "signal": self.signal,
-            "strategy": self._header.strategy,
-            "model": self._header.model["name"],
-            "world_size": self._header.world_size,
             "iterations": self.iterations,
             "warmup": self.iterations - len(self._measured),
             **{name: summaries.get(name) for name in names},
+            "communication_seconds": self._class_summaries(),
             "throughput_geometric_mean": self._mean_throughput(),
+            **{key: header[key] for key in _JSON_FACTS},
+            "model": header["model"]["name"],
+            "gpu": header["gpu"]["name"],
         }

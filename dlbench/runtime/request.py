@@ -49,11 +49,13 @@ class RunOptions(msgspec.Struct, frozen=True, kw_only=True):
     json: bool
 
     @property
-    def ceiling(self) -> int:
-        """The most iterations that may be measured, warm-up left out."""
-        if self.until_ci is None and not self.min_seconds:
-            return self.iterations
-        return self.max_iterations or max(DEFAULT_CEILING, self.iterations)
+    def ceiling(self) -> float:
+        """The most iterations that may be measured, warm-up left out; infinite where only time ends the run."""
+        if self.max_iterations is not None:
+            return self.max_iterations
+        if self.until_ci is not None:
+            return max(DEFAULT_CEILING, self.iterations)
+        return float("inf") if self.min_seconds else self.iterations
 
 
 class RunRequest(msgspec.Struct, frozen=True, kw_only=True):

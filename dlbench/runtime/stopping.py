@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import ceil
 
 from dlbench.runtime.request import RunOptions
-from dlbench.statistics import relative_half_width, summarise
+from dlbench.statistics import relative_reach, summarise
 
 
 class StoppingRule:
@@ -66,17 +66,17 @@ class StoppingRule:
             missed.append(f"--iterations {options.iterations}")
         if self._total < options.min_seconds:
             missed.append(f"--min-seconds {options.min_seconds:g}")
-        if options.until_ci is not None and self._half_width() > options.until_ci:
+        if options.until_ci is not None and self._reach() > options.until_ci:
             missed.append(f"--until-ci {options.until_ci:g} ({self._known()})")
         return missed
 
-    def _half_width(self) -> float:
-        """Half of the 95 % interval over the median; infinite while there are too few samples."""
+    def _reach(self) -> float:
+        """How far the 95 % interval reaches from the median; infinite while there are too few samples."""
         if not self._seconds:
             return float("inf")
         summary = summarise(self._seconds)
-        return relative_half_width(summary.interval, summary.median)
+        return relative_reach(summary.interval, summary.median)
 
     def _known(self) -> str:
-        width = self._half_width()
-        return f"median known within ±{width:.2%}" if width < float("inf") else "too few samples for an interval"
+        reach = self._reach()
+        return f"median known within ±{reach:.2%}" if reach < float("inf") else "too few samples for an interval"

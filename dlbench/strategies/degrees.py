@@ -33,11 +33,8 @@ def choose_degrees(
     dimensions = [name for name in ("pp", inner_option(strategy)) if name in strategy.defaults]
     default = {name: given.get(name, strategy.defaults[name]) for name in dimensions}
     chosen = {**default, **_fitting(strategy, world_size, given, default)}
-    notes = tuple(
-        f"{name} = {chosen[name]} on so few ranks; larger runs have {_product(strategy, dimensions)}"
-        for name in dimensions
-        if chosen[name] != default[name]
-    )
+    changed = ", ".join(f"{name} = {chosen[name]}" for name in dimensions if chosen[name] != default[name])
+    notes = (f"{changed} on so few ranks; larger runs have {_product(strategy, dimensions)}",) if changed else ()
     return chosen, notes
 
 

@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 from msgspec.structs import asdict
 
+from dlbench.strategies.computation import ideal
 from dlbench.strategies.configuration import Configuration
 from dlbench.strategies.layout import Coordinates
 from dlbench.strategies.messages import memory, message_table
@@ -37,6 +38,7 @@ def facts(configuration: Configuration) -> dict[str, Any]:
         "scale": workload.scale,
         "time_scale": workload.time_scale,
         "messages": [asdict(row) for row in message_table(configuration)],
+        "ideal_seconds": ideal(configuration).seconds,
         "memory_bytes": max(memory(configuration).values()),
     }
 

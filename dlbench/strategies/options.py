@@ -10,6 +10,7 @@ from dlbench.arguments import at_least, more_than
 from dlbench.specs import MESSAGE_DTYPES
 from dlbench.strategies.configuration import DEFAULT_DTYPE, DEFAULT_LOCAL_BATCH
 from dlbench.strategies.registry import STRATEGIES
+from dlbench.strategies.strategy import Strategy
 
 DEFAULT_GPU = "b200"
 WORKLOAD_OPTIONS = (
@@ -29,8 +30,23 @@ WORKLOAD_OPTIONS = (
 """Those that become arguments of `configure`, under the same names."""
 
 
-def add_workload_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the options. An option that is not given is None: the default is the strategy's, as its help says."""
+OWN_OPTIONS = {
+    "microbatches": "parts of the local batch in a pipeline",
+    "buckets": "parts of the gradients",
+    "units": "parts of the parameters",
+    "sharding": "ranks that share a copy of the parameters",
+    "pp": "pipeline stages",
+    "tp": "ranks that share a layer",
+    "ep": "ranks that share the experts",
+}
+"""Options that only some strategies have."""
+
+
+def add_workload_arguments(parser: argparse.ArgumentParser, strategy: Strategy | None = None) -> None:
+    """Declare the options. An option that is not given is None: the default is the strategy's, as its help says.
+
+    With a strategy, the help shows only the options that it has; `configure` says so of the others.
+    """
     work = parser.add_argument_group("what is trained")
     models = ", ".join(f"{strategy.name} {strategy.model}" for strategy in STRATEGIES.values())
     work.add_argument("--model", metavar="NAME", help=f"model spec, by name or path (default: {models})")
@@ -44,13 +60,9 @@ def add_workload_arguments(parser: argparse.ArgumentParser) -> None:
     _integer(work, "--sequence-length", "tokens per sample (default: the model's)")
 
     spread = parser.add_argument_group("how it is spread over the ranks")
-    _integer(spread, "--microbatches", f"parts of the local batch in a pipeline {_defaults('microbatches')}")
-    _integer(spread, "--buckets", f"parts of the gradients {_defaults('buckets')}")
-    _integer(spread, "--units", f"parts of the parameters {_defaults('units')}")
-    _integer(spread, "--sharding", f"ranks that share a copy of the parameters {_defaults('sharding')}")
-    _integer(spread, "--pp", f"pipeline stages {_defaults('pp')}")
-    _integer(spread, "--tp", f"ranks that share a layer {_defaults('tp')}")
-    _integer(spread, "--ep", f"ranks that share the experts {_defaults('ep')}")
+    for option, text in OWN_OPTIONS.items():
+        shown = strategy is None or option in strategy.defaults
+        _integer(spread, f"--{option}", f"{text} {_defaults(option)}" if shown else argparse.SUPPRESS)
 
     size = parser.add_argument_group("how large it is")
     size.add_argument(

@@ -164,7 +164,7 @@ def test_a_program_without_products_needs_no_memory() -> None:
     [
         ({"OMP_NUM_THREADS": "4", "OPENBLAS_NUM_THREADS": "2"}, "4"),
         ({"OPENBLAS_NUM_THREADS": "2"}, "2"),
-        ({}, "as many as cores; set OMP_NUM_THREADS to cores per rank"),
+        ({}, "as many as cores"),
     ],
 )
 def test_the_record_tells_precision_and_threads(
@@ -177,3 +177,19 @@ def test_the_record_tells_precision_and_threads(
     description = GemmCompute().describe()
     assert description["precision"] == "float32"
     assert description["blas_threads"] == told
+
+
+def test_products_scaled_down_to_single_rows_are_remarked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    # A hundredth of a product of 10 rows is a tenth of a row; one row is performed.
+    assert GemmCompute().remarks([PhaseOf(((10, 20, 30, 0.01),))]) == [
+        "gemm performs 10 times the FLOPs: a product has one row at least"
+    ]
+    assert GemmCompute().remarks([PhaseOf(((10, 20, 30, 1.0),))]) == []
+
+
+def test_blas_threads_that_nobody_limits_are_remarked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    monkeypatch.delenv("OPENBLAS_NUM_THREADS", raising=False)
+    (remark,) = GemmCompute().remarks([PhaseOf(((10, 20, 30, 1.0),))])
+    assert remark == "gemm uses all cores on every rank; set OMP_NUM_THREADS to cores per rank"

@@ -69,9 +69,9 @@ def test_five_samples_are_never_tight() -> None:
     )
 
 
-def test_the_goal_is_the_half_width_of_the_interval_over_the_median() -> None:
-    # Six samples: the interval is from the smallest to the largest, (1.02 − 0.98) / 2 / 1 = 2 %.
-    samples = [0.98, 1.02, 1.0, 1.0, 1.0, 1.0]
+def test_the_goal_is_the_longer_side_of_the_interval_over_the_median() -> None:
+    # Six samples: the interval is from the smallest to the largest, 1 % below the median and 2 % above it.
+    samples = [0.99, 1.02, 1.0, 1.0, 1.0, 1.0]
     assert stop_after(samples, iterations=6, until_ci=0.0201) == (
         6,
         "6 iterations measured, median known within ±2.00%",
