@@ -159,13 +159,24 @@ def test_a_rank_that_raises_during_the_check_is_the_only_one_that_speaks(mpi: Mp
     assert read(record_path(tmp_path)).notes == []
 
 
-def test_of_ranks_that_fail_together_one_speaks(mpi: Mpi, tmp_path: Path) -> None:
-    program = sabotaged(tmp_path, "dp", RAISE_IN_ITERATION_3.replace("RANK == 1", "RANK >= 1"))
+@pytest.mark.parametrize("recorded", [True, False], ids=["with a record", "without"])
+def test_of_ranks_that_fail_together_the_lowest_speaks(mpi: Mpi, recorded: bool, tmp_path: Path) -> None:
+    program = sabotaged(tmp_path, "dp", RAISE_IN_ITERATION_3.replace("RANK == 1", "RANK >= 4"))
+    record = ("--record", str(tmp_path)) if recorded else ("--no-record",)
 
-    completed = mpi.launch(4, [*program, "--record", str(tmp_path)])
+    with mpi.start(8, [*program, *record, "--iterations", "4"]) as job:
+        job.wait_for_output("\n             2 ")
+        failed = time.monotonic()
+        completed = job.wait(20)
+        assert time.monotonic() - failed < 5
 
     (line,) = said(completed.stderr)
-    assert line.startswith("FAILED: rank 1 (")
+    assert line.startswith("FAILED: rank 4 (")
+    if recorded:
+        found = valid_record(tmp_path)
+        assert found.notes == []  # no second end line
+        assert found.end is not None
+        assert found.end.reason == line.removeprefix("FAILED: ")
 
 
 @on_mpich
@@ -187,7 +198,7 @@ def test_a_hang_ends_at_the_timeout_and_every_rank_says_where_it_is(mpi: Mpi, tm
     assert time.monotonic() - started < 20
     assert completed.returncode not in (0, 2)
     lines = said(completed.stderr)
-    assert sorted(re.sub(r" for [0-9.]+ s$", "", line) for line in lines[:4]) == [
+    assert sorted(re.sub(r" after [0-9.]+ s$", "", line) for line in lines[:4]) == [
         f"rank {rank} ({host(lines)}, cpu) is in {op} of iteration 0"
         for rank, op in enumerate(
             (
@@ -198,10 +209,24 @@ def test_a_hang_ends_at_the_timeout_and_every_rank_says_where_it_is(mpi: Mpi, tm
             )
         )
     ]
-    assert re.fullmatch(r"FAILED: hang: rank 0 .* is in op 17 .* for 2\.\d s; the limit is --timeout 2", lines[4])
+    assert re.fullmatch(r"FAILED: hang: rank 0 .* is in op 17 .* after 2\.\d s; the limit is --timeout 2", lines[4])
     record = valid_record(tmp_path)
     assert record.end is not None
     assert (record.end.status, record.end.reason) == ("failed", lines[4].removeprefix("FAILED: "))
+
+
+def test_a_rank_that_has_done_its_iteration_while_another_hangs_in_it_says_so(mpi: Mpi) -> None:
+    """Stage 1 waits for the other 2 s after the iteration began, and the run hangs 4 s after."""
+    options = ("--delay", "0:15:600000", "--delay", "1:0:2000", "--timeout", "4", "--no-record")
+
+    completed = run(mpi, "dp_pp", 2, *options)
+
+    lines = said(completed.stderr)
+    assert sorted(re.sub(r" after 4\.\d s$", "", line) for line in lines[:2]) == [
+        f"rank 0 ({host(lines)}, cpu) is in op 15 (compute backward) of iteration 0",
+        f"rank 1 ({host(lines)}, cpu) is in the end of iteration 0",
+    ]
+    assert [line.partition(":")[0] for line in lines[2:]] == ["FAILED"]
 
 
 def host(lines: list[str]) -> str:

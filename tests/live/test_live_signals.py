@@ -10,10 +10,13 @@ from pathlib import Path
 
 import pytest
 from launch import Job, Mpi
-from live_runs import command, last_line, said, valid_record
+from live_runs import command, last_line, on_mpich, said, valid_record
+
+from dlbench.records.reader import read_ops
 
 SIGNALS = [signal.SIGTERM, signal.SIGINT, signal.SIGUSR1]
 NAMES = [number.name for number in SIGNALS]
+GRACE = 2
 
 
 def endless(mpi: Mpi, folder: Path, *options: str) -> Job:
@@ -70,6 +73,21 @@ def test_a_signal_to_the_launcher_ends_the_run_after_its_iteration(
     assert (record.end.status, record.end.iterations) == ("terminated", len(record.iterations))
 
 
+@pytest.mark.parametrize("sync", ["window", "none"])
+def test_a_signal_ends_the_run_after_its_iteration_however_ranks_begin_one(mpi: Mpi, sync: str, tmp_path: Path) -> None:
+    with endless(mpi, tmp_path, "--sync", sync, "--record-ops") as job:
+        in_iteration(job, 2)
+        os.kill(job.rank_pids()[3], signal.SIGTERM)
+        completed = job.wait(20)
+
+    assert (completed.returncode, said(completed.stderr)) == (143, [])
+    record = valid_record(tmp_path)
+    assert record.end is not None
+    assert re.fullmatch(r"SIGTERM on rank 3 \(\S+\)", record.end.reason)
+    assert (record.end.status, record.end.iterations) == ("terminated", len(record.iterations))
+    assert len(read_ops(record.path)) == len(record.iterations) >= 2
+
+
 @pytest.mark.parametrize("rank", [0, 2])
 def test_a_killed_rank_takes_the_job_down_and_leaves_what_was_finished(mpi: Mpi, rank: int, tmp_path: Path) -> None:
     with endless(mpi, tmp_path, "--record-ops") as job:
@@ -99,22 +117,38 @@ def test_no_rank_survives_its_launcher(mpi: Mpi, tmp_path: Path) -> None:
     assert len(valid_record(tmp_path).iterations) >= 2
 
 
-def test_an_iteration_that_does_not_finish_ends_after_the_grace(mpi: Mpi, tmp_path: Path) -> None:
-    with endless(mpi, tmp_path, "--delay", "1:0:60000") as job:
+@pytest.mark.parametrize("ranks", [[1], [0, 1, 2, 3]], ids=["to one rank", "to all"])
+def test_an_iteration_that_does_not_finish_ends_after_the_grace(mpi: Mpi, ranks: list[int], tmp_path: Path) -> None:
+    with endless(mpi, tmp_path, "--delay", "1:0:60000", "--grace", str(GRACE)) as job:
         in_iteration(job, 0)
+        pids = job.rank_pids()
         sent = time.monotonic()
-        os.kill(job.rank_pids()[1], signal.SIGUSR1)
+        for rank in ranks:
+            os.kill(pids[rank], signal.SIGUSR1)
         completed = job.wait(20)
-        assert 4.5 < time.monotonic() - sent < 10
+        assert GRACE <= time.monotonic() - sent < GRACE + 5
 
     assert completed.returncode == 138
     (line,) = said(completed.stderr)
-    reason = r"SIGUSR1 on rank 1 \(\S+, cpu\); iteration 0 was still running after 5 s"
+    reason = rf"SIGUSR1 on rank {ranks[0]} \(\S+, cpu\); iteration 0 was still running after {GRACE} s"
     assert re.fullmatch(f"FAILED: {reason}", line)
     record = valid_record(tmp_path)
     assert record.end is not None
     assert re.fullmatch(reason, record.end.reason)
     assert (record.end.status, record.end.iterations, record.iterations) == ("terminated", 0, [])
+    assert record.notes == []
+
+
+def test_an_iteration_that_finishes_within_the_grace_counts(mpi: Mpi, tmp_path: Path) -> None:
+    with endless(mpi, tmp_path, "--delay", "1:0:2000", "--grace", "15") as job:
+        in_iteration(job, 0)
+        sent = time.monotonic()
+        os.kill(job.rank_pids()[1], signal.SIGTERM)
+        completed = job.wait(20)
+        assert time.monotonic() - sent < 10  # no longer than it takes
+
+    assert completed.returncode == 143
+    assert len(valid_record(tmp_path).iterations) == 1
 
 
 def test_a_signal_that_comes_again_ends_the_run_at_once(mpi: Mpi, tmp_path: Path) -> None:
@@ -132,3 +166,34 @@ def test_a_signal_that_comes_again_ends_the_run_at_once(mpi: Mpi, tmp_path: Path
     record = valid_record(tmp_path)
     assert record.end is not None
     assert re.fullmatch(r"SIGTERM on rank 1 \(\S+, cpu\); the signal came again in iteration 0", record.end.reason)
+
+
+WAITS_WHILE_IT_IMPORTS = """
+import sys, time
+
+
+class Waiting:
+    def find_spec(self, name, path=None, target=None):
+        if name == "dlbench.runtime.runner":
+            print("importing", flush=True)
+            time.sleep(60)
+
+
+sys.meta_path.insert(0, Waiting())
+from dlbench.runtime.entry import main
+
+main("dp")
+"""
+
+
+@on_mpich
+def test_a_signal_while_the_ranks_import_leaves_no_traceback(mpi: Mpi, tmp_path: Path) -> None:
+    program = tmp_path / "ranks.py"
+    program.write_text(WAITS_WHILE_IT_IMPORTS)
+    with mpi.start(2, [str(program), "--no-record"]) as job:
+        job.wait_for_output("importing")
+        os.kill(job.process.pid, signal.SIGINT)
+        completed = job.wait(20)
+
+    assert completed.returncode != 0
+    assert "Traceback" not in completed.stderr
