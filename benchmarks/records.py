@@ -25,7 +25,12 @@ from dlbench.records.writer import RecordWriter
 def header(ranks: int) -> Header:
     """Header of a data-parallel run."""
     clock = ClockModel(
-        reference=0.0, offset=[1e-3] * ranks, drift=[1e-7] * ranks, uncertainty=[1e-6] * ranks, unix_epoch=1.7e9
+        reference=0.0,
+        offset=[1e-3] * ranks,
+        drift=[1e-7] * ranks,
+        uncertainty=[1e-6] * ranks,
+        drift_uncertainty=[1e-8] * ranks,
+        unix_epoch=1.7e9,
     )
     return Header(
         run_id="benchmark",

@@ -26,7 +26,7 @@ def json_schema() -> dict[str, Any]:
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": f"dlbench run record, version {schema.SCHEMA_VERSION}: a line",
-        "description": "A record is JSON Lines: one header, one line per iteration, one end line.",
+        "description": "A record is JSON Lines: one header, one line per iteration or new clock model, one end line.",
         "oneOf": line["anyOf"],
         "$defs": definitions,
     }

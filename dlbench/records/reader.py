@@ -22,6 +22,8 @@ from dlbench.errors import RecordError
 from dlbench.records.schema import (
     HEADER_START,
     SCHEMA_VERSION,
+    Clock,
+    ClockModel,
     End,
     Header,
     Iteration,
@@ -65,12 +67,19 @@ class Record:
     path: Path
     header: Header
     iterations: list[Iteration]
+    clocks: list[Clock]
+    """Clock models that replaced the header's, in order."""
     end: End | None
     """None where the run was killed."""
     truncated: bool
     """Whether the last line was cut."""
     notes: list[str]
     """What was dropped, in words."""
+
+    def clock(self, index: int) -> ClockModel:
+        """The clock model in force for iteration `index`: its times were converted with it."""
+        models = (line.model for line in reversed(self.clocks) if line.index <= index)
+        return next(models, self.header.clock)
 
 
 def read(path: Path) -> Record:
@@ -82,6 +91,7 @@ def read(path: Path) -> Record:
     lines = iterate(path)
     header = cast(Header, next(lines))
     iterations: list[Iteration] = []
+    clocks: list[Clock] = []
     end: End | None = None
     cut: Cut | None = None
     notes: list[str] = []
@@ -89,6 +99,8 @@ def read(path: Path) -> Record:
         match line:
             case Iteration():
                 iterations.append(line)
+            case Clock():
+                clocks.append(line)
             case End() if end is None:
                 end = line
             case End():
@@ -96,7 +108,15 @@ def read(path: Path) -> Record:
             case Cut():
                 cut = line
                 notes.append(f"line {number}, {cut}")
-    return Record(path=path, header=header, iterations=iterations, end=end, truncated=cut is not None, notes=notes)
+    return Record(
+        path=path,
+        header=header,
+        iterations=iterations,
+        clocks=clocks,
+        end=end,
+        truncated=cut is not None,
+        notes=notes,
+    )
 
 
 def second_end(end: End) -> str:
@@ -132,7 +152,7 @@ def _line(path: Path, number: int, text: bytes) -> Line | Cut:
         if not text.endswith(b"\n"):
             return Cut(len(text))
         raise UnreadableRecord(
-            path, "is damaged; every line must be one JSON object of kind iteration or end", number
+            path, "is damaged; every line must be one JSON object of kind iteration, clock or end", number
         ) from None
     if isinstance(line, Header):
         raise UnreadableRecord(path, "is a second header; a file holds one record: split it here", number)

@@ -1,9 +1,9 @@
 """The run record: what a run writes, and what every table and plot reads.
 
-A record `NAME.jsonl` is JSON Lines: one `Header`, one `Iteration` per iteration, one `End`. Each line is an object
-whose `kind` names its type. With op recording, `NAME.ops.npy` lies beside it: one array per iteration, appended with
-`numpy.save`, shape (ranks, ops, 2): enter and leave of every op in seconds of the global clock, NaN where a rank's
-program is shorter than the longest.
+A record `NAME.jsonl` is JSON Lines: one `Header`, one `Iteration` per iteration, one `End`, and a `Clock` wherever the
+clocks were compared again. Each line is an object whose `kind` names its type. With op recording, `NAME.ops.npy` lies
+beside it: one array per iteration, appended with `numpy.save`, shape (ranks, ops, 2): enter and leave of every op in
+seconds of the global clock, NaN where a rank's program is shorter than the longest.
 
 All times are seconds. Lists "per rank" have `world_size` entries in rank order. The docstrings of the fields are the
 descriptions of the published JSON Schema (`dlbench.records.publish`).
@@ -30,6 +30,7 @@ Positive = Annotated[int, Meta(ge=1)]
 NonNegative = Annotated[int, Meta(ge=0)]
 Seconds = Annotated[float, Meta(ge=0)]
 Factor = Annotated[float, Meta(gt=0)]
+Rate = Annotated[float, Meta(ge=0)]
 
 
 class Message(msgspec.Struct, frozen=True, kw_only=True):
@@ -78,8 +79,9 @@ class Backend(msgspec.Struct, frozen=True, kw_only=True):
 class ClockModel(msgspec.Struct, frozen=True, kw_only=True):
     """Global clock: global = local + offset + drift × (local − reference), per rank; rank 0's clock is global.
 
-    `uncertainty` bounds the error of the offset: half the smallest round trip of the ping-pong, summed along the
-    tree; 0 where ranks read the same hardware clock.
+    The error of a rank's global time is at most uncertainty + drift_uncertainty × |local − reference|, as long as its
+    clock keeps its drift. `uncertainty` is half the smallest round trip of the ping-pong, summed along the tree; both
+    are 0 where ranks read the same hardware clock.
     """
 
     reference: float
@@ -90,8 +92,18 @@ class ClockModel(msgspec.Struct, frozen=True, kw_only=True):
     """Per rank, seconds per second."""
     uncertainty: list[Seconds]
     """Per rank, seconds: bound on the error of the offset."""
+    drift_uncertainty: list[Rate]
+    """Per rank, seconds per second: bound on the error of the drift."""
     unix_epoch: float
     """Unix time at global time 0, seconds: compares runs on wall-clock time."""
+
+    def error(self, seconds: float) -> list[float]:
+        """Per rank, bound on the error of times near the global time `seconds`."""
+        terms = zip(self.offset, self.drift, self.uncertainty, self.drift_uncertainty, strict=True)
+        return [
+            uncertainty + drift_uncertainty * abs((seconds - offset - self.reference) / (1.0 + drift))
+            for offset, drift, uncertainty, drift_uncertainty in terms
+        ]
 
 
 class OpEntry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -173,6 +185,8 @@ class Header(msgspec.Struct, frozen=True, kw_only=True, tag="header", tag_field=
     """What carried the messages."""
     messages: list[Message]
     """Message table."""
+    ideal_seconds: Seconds = 0.0
+    """An iteration by the roofline in which communication takes no time; pipelines with their bubble."""
     memory_bytes: NonNegative
     """Message buffers of the rank that needs most."""
     system: str = ""
@@ -194,7 +208,7 @@ class Header(msgspec.Struct, frozen=True, kw_only=True, tag="header", tag_field=
     environment: dict[str, str]
     """Environment variables that matter to the run."""
     clock: ClockModel
-    """Clock model, measured before the first iteration."""
+    """Clock model, measured before the first iteration; `clock` lines replace it."""
     packages: dict[str, str]
     """Package versions."""
     command: list[str]
@@ -232,6 +246,15 @@ class Iteration(msgspec.Struct, frozen=True, kw_only=True, tag="iteration", tag_
     """Ranks that came after the agreed start of the window."""
 
 
+class Clock(msgspec.Struct, frozen=True, kw_only=True, tag="clock", tag_field="kind"):
+    """The clocks were compared again, between two iterations: another model holds from now on."""
+
+    index: NonNegative
+    """First iteration whose times are converted with `model`."""
+    model: ClockModel
+    """Clock model, from the first comparison of the clocks to this one."""
+
+
 class End(msgspec.Struct, frozen=True, kw_only=True, tag="end", tag_field="kind"):
     """Last line: how the run ended. A record without it belongs to a run that was killed."""
 
@@ -246,10 +269,10 @@ class End(msgspec.Struct, frozen=True, kw_only=True, tag="end", tag_field="kind"
     signal: str = ""
     """Name of the signal that ended the run, e.g. SIGTERM; empty where none did."""
     clock: ClockModel | None = None
-    """Measured again at the end: the drift over the run."""
+    """Measured again at the end: the drift over the run. No time in the record is converted with it."""
 
 
-Line = Header | Iteration | End
+Line = Header | Iteration | Clock | End
 
 
 def ops_path(record: Path) -> Path:

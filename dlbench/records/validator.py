@@ -1,6 +1,6 @@
 """Check a run record beyond its types: that its numbers agree with each other.
 
-The checks of one header, iteration or end line are generators of texts; an `_Examination` walks the record and puts
+The checks of one line are generators of texts; an `_Examination` walks the record and puts
 the line number to them.
 """
 
@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dlbench.records.reader import Cut, OpsReader, UnreadableRecord, iterate, read_ops, second_end
-from dlbench.records.schema import DTYPE_BYTES, ClockModel, End, Header, Iteration, Line, ops_path
+from dlbench.records.schema import DTYPE_BYTES, Clock, ClockModel, End, Header, Iteration, Line, ops_path
 
 RELATIVE_TOLERANCE = 1e-6
 ABSOLUTE_TOLERANCE = 5e-9
@@ -93,6 +93,9 @@ class _Examination:
                 self._previous = line
                 self.report.iterations += 1
                 self.report.warmups += line.warmup
+            case Clock():
+                self.add(number, "error", _succession_faults(line.index, self._previous))
+                self.add(number, "error", _clock_faults("model", line.model, self._header.world_size))
             case End() if self.report.end is None:
                 self.report.end = line
                 self._end_line = number
@@ -107,7 +110,7 @@ class _Examination:
         if end is None:
             return
         if end.clock is not None:
-            self.add(self._end_line, "error", _clock_faults(end.clock, self._header.world_size))
+            self.add(self._end_line, "error", _clock_faults("clock", end.clock, self._header.world_size))
         if end.iterations != self.report.iterations:
             # A rank that notes a failure for the writer counts what it finished itself, perhaps one more.
             severity: Literal["error", "note"] = "error" if end.status == "completed" else "note"
@@ -135,7 +138,7 @@ class _Examination:
 def _header_faults(header: Header) -> Iterator[str]:
     ranks = header.world_size
     yield from _length_faults({"hosts": header.hosts, "devices": header.devices}, ranks)
-    yield from _clock_faults(header.clock, ranks)
+    yield from _clock_faults("clock", header.clock, ranks)
     product = header.replicas * prod(header.degrees.values())
     if product != ranks:
         degrees = "".join(f" × {name} {degree}" for name, degree in header.degrees.items())
@@ -161,9 +164,9 @@ def _covers_all_ranks(header: Header) -> bool:
     return sorted(rank for table in header.op_tables for rank in table.ranks) == list(range(header.world_size))
 
 
-def _clock_faults(clock: ClockModel, ranks: int) -> Iterator[str]:
-    lists = {"offset": clock.offset, "drift": clock.drift, "uncertainty": clock.uncertainty}
-    return _length_faults({f"clock.{name}": values for name, values in lists.items()}, ranks)
+def _clock_faults(key: str, model: ClockModel, ranks: int) -> Iterator[str]:
+    names = ("offset", "drift", "uncertainty", "drift_uncertainty")
+    return _length_faults({f"{key}.{name}": getattr(model, name) for name in names}, ranks)
 
 
 def _length_faults(lists: dict[str, list[float]] | dict[str, list[str]], ranks: int) -> Iterator[str]:
@@ -172,10 +175,14 @@ def _length_faults(lists: dict[str, list[float]] | dict[str, list[str]], ranks: 
             yield f"{name} is a list of {len(values)}, but world_size = {ranks}"
 
 
-def _order_faults(iteration: Iteration, previous: Iteration | None) -> Iterator[str]:
+def _succession_faults(index: int, previous: Iteration | None) -> Iterator[str]:
     expected = 0 if previous is None else previous.index + 1
-    if iteration.index != expected:
-        yield f"index = {iteration.index}, but {expected} comes next"
+    if index != expected:
+        yield f"index = {index}, but {expected} comes next"
+
+
+def _order_faults(iteration: Iteration, previous: Iteration | None) -> Iterator[str]:
+    yield from _succession_faults(iteration.index, previous)
     if previous is None:
         return
     if iteration.warmup and not previous.warmup:
@@ -188,7 +195,7 @@ def _iteration_faults(iteration: Iteration, ranks: int) -> Iterator[str]:
     for rank in iteration.late:
         if rank >= ranks:
             yield f"late names rank {rank}; the last rank is {ranks - 1}"
-    lists = {name: getattr(iteration, name) for name in ("skew", "runtime", "sync_time", "compute", "issue")}
+    lists = {name: getattr(iteration, name) for name in ("skew", "runtime", "sync_time", "compute", "overrun", "issue")}
     lists |= {f"communication.{name}": values for name, values in iteration.communication.items()}
     lengths = list(_length_faults(lists, ranks))
     yield from lengths
@@ -205,9 +212,9 @@ def _time_faults(iteration: Iteration) -> Iterator[str]:
     for rank in np.flatnonzero(np.abs(classes - sync_time) > _tolerance(sync_time)):
         yield f"rank {rank}: the communication classes add up to {classes[rank]}, but sync_time = {sync_time[rank]}"
     runtime = np.array(iteration.runtime)
-    parts = sync_time + np.array(iteration.compute) + np.array(iteration.issue)
+    parts = sync_time + np.array(iteration.compute) + np.array(iteration.overrun) + np.array(iteration.issue)
     for rank in np.flatnonzero(parts > runtime + _tolerance(runtime)):
-        yield f"rank {rank}: sync_time + compute + issue = {parts[rank]} exceeds runtime = {runtime[rank]}"
+        yield f"rank {rank}: sync_time + compute + overrun + issue = {parts[rank]} exceeds runtime = {runtime[rank]}"
 
 
 def _tolerance(seconds: NDArray[np.float64]) -> NDArray[np.float64]:

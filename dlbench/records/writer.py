@@ -26,6 +26,7 @@ from dlbench.errors import RecordError
 from dlbench.records.schema import (
     END_START,
     HEADER_START,
+    Clock,
     End,
     Header,
     Iteration,
@@ -79,6 +80,10 @@ class RecordWriter:
         if self._ops is not None:
             self._ops.append(self._array(iteration, ops))
         self._lines.append(line)
+
+    def clock(self, clock: Clock) -> None:
+        """Append the clock model that holds from the next iteration on."""
+        self._lines.append(_encode(clock, self.path))
 
     def end(self, end: End) -> None:
         """Append the end line, force the files to the disk and close them."""
@@ -170,7 +175,7 @@ class _NewFile:
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise _cannot("create the folder of", path, error) from None
+            raise _cannot("create the folder", path.parent, error) from None
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC
         try:
             self._descriptor = os.open(path, flags, 0o666)

@@ -6,6 +6,9 @@ every leader's clock becomes a linear model of its parent's. Models compose alon
 clock, the global clock (the scheme of Hunold and Carpen-Amarie, "Hierarchical Clock Synchronization in MPI",
 CLUSTER 2018).
 
+A drift is as well known as its baseline is long: the time from the first comparison of the clocks to the latest. So
+they are compared again and again, and every model says how fast its error can grow.
+
 Local time is seconds since the domain's origin, a reading that all domains take at about the same moment. So times
 are small numbers and float64 keeps their nanoseconds.
 """
@@ -28,6 +31,11 @@ if TYPE_CHECKING:
     from mpi4py import MPI
 
 EXCHANGES = 100
+RESYNC_SECONDS = 10.0
+"""The clocks are compared again after as much time as the baseline is long, and this at most."""
+LARGEST_DRIFT = 500e-6
+"""What two clocks are assumed to drift apart at most: ten times a quartz's tolerance of 50 ppm, and the largest
+correction of frequency that the kernel lets NTP make (`MAXFREQ` of RFC 5905)."""
 _TAG = 7337
 
 
@@ -54,35 +62,52 @@ class Measurement(msgspec.Struct, frozen=True):
 
 
 class Line(msgspec.Struct, frozen=True):
-    """Linear model of another clock: local + offset + drift × (local − reference), with one reference for all."""
+    """Linear model of another clock: local + offset + drift × (local − reference).
+
+    Its error is at most uncertainty + drift_uncertainty × |local − reference|.
+    """
 
     offset: float = 0.0
     drift: float = 0.0
     uncertainty: float = 0.0
+    drift_uncertainty: float = 0.0
+
+    def at(self, seconds: float) -> Line:
+        """The same model with its reference `seconds` later."""
+        return Line(
+            offset=self.offset + self.drift * seconds,
+            drift=self.drift,
+            uncertainty=self.uncertainty + self.drift_uncertainty * abs(seconds),
+            drift_uncertainty=self.drift_uncertainty,
+        )
 
     def after(self, inner: Line) -> Line:
-        """Model of this line's target for a clock that `inner` leads to this line's source."""
+        """Model of this line's target for a clock that `inner`, of the same reference, leads to this line's source."""
+        outer = self.at(inner.offset)
+        stretch, inner_stretch = 1.0 + abs(self.drift), 1.0 + abs(inner.drift)
         return Line(
-            offset=inner.offset + self.offset + self.drift * inner.offset,
+            offset=inner.offset + outer.offset,
             drift=inner.drift + self.drift + inner.drift * self.drift,
-            uncertainty=inner.uncertainty + self.uncertainty,
+            uncertainty=inner.uncertainty * stretch + outer.uncertainty,
+            drift_uncertainty=inner.drift_uncertainty * stretch + self.drift_uncertainty * inner_stretch,
         )
 
 
-def fit_line(start: Measurement, end: Measurement | None, reference: float) -> Line:
-    """Line through two measurements, evaluated at `reference`; `uncertainty` bounds its error between them.
+def fit_line(first: Measurement, latest: Measurement) -> Line:
+    """Line through two measurements, with the reference at the latest.
 
-    The baseline is too short for a drift as long as the two uncertainties alone could explain the difference of the
-    offsets: then, and without a second measurement, the drift is 0.
+    Two uncertainties over a short baseline leave more room for the drift than the largest drift does: the drift is
+    in the middle of what both allow. One measurement, given twice, leaves the assumption alone.
     """
-    if end is None:
-        return Line(start.offset, 0.0, start.uncertainty)
-    change = end.offset - start.offset
-    uncertainty = max(start.uncertainty, end.uncertainty)
-    if abs(change) <= start.uncertainty + end.uncertainty:
-        return Line(start.offset, 0.0, uncertainty + abs(change))
-    drift = change / (end.local - start.local)
-    return Line(start.offset + drift * (reference - start.local), drift, uncertainty)
+    baseline = latest.local - first.local
+    low, high = -LARGEST_DRIFT, LARGEST_DRIFT
+    if baseline > 0:
+        change, error = latest.offset - first.offset, first.uncertainty + latest.uncertainty
+        measured = (change - error) / baseline, (change + error) / baseline
+        low, high = max(low, measured[0]), min(high, measured[1])
+        if low > high:  # measured beyond doubt, whatever is assumed
+            low, high = measured
+    return Line(latest.offset, (low + high) / 2, latest.uncertainty, (high - low) / 2)
 
 
 def tree_edges(size: int) -> Iterator[tuple[int, int]]:
@@ -98,7 +123,8 @@ def tree_edges(size: int) -> Iterator[tuple[int, int]]:
 def compose(leaders: Sequence[int], edges: Sequence[Line]) -> list[Line]:
     """Models of rank 0's clock, per rank, from the edge of every leader to its parent in the tree.
 
-    `leaders` holds per rank the leader of its domain; `edges` per rank its edge, of which only leaders' count.
+    `leaders` holds per rank the leader of its domain; `edges` per rank its edge, of which only leaders' count. All
+    have the same reference.
     """
     tree = sorted(set(leaders))
     models = {0: Line()}
@@ -108,10 +134,10 @@ def compose(leaders: Sequence[int], edges: Sequence[Line]) -> list[Line]:
 
 
 class GlobalClock:
-    """The clock of rank 0, as this rank reads it. Creation is collective.
+    """The clock of rank 0, as this rank reads it. Creation is collective, and the first comparison of the clocks.
 
-    Measure at least once, then `fit`; until then global time is local time. `clock` reads nanoseconds and `domain`
-    names the hardware clock behind it.
+    Global time is local time until `synchronise` is called. `clock` reads nanoseconds, `domain` names the hardware
+    clock behind it, and `exchanges` is the number of ping-pongs in a comparison of two clocks.
     """
 
     def __init__(
@@ -119,9 +145,11 @@ class GlobalClock:
         comm: MPI.Comm,
         clock: Callable[[], int] = time.perf_counter_ns,
         domain: str | None = None,
+        exchanges: int = EXCHANGES,
     ) -> None:
         self._comm = comm
         self._clock = clock
+        self._exchanges = exchanges
         comm.Barrier()
         reading = clock()
         self._unix_epoch = time.time() - (clock() - reading) * 1e-9
@@ -131,40 +159,37 @@ class GlobalClock:
         """Per rank, the leader of its clock domain."""
         self.origin_ns: int = members[self.leaders[comm.rank]][1]
         """Reading at local time 0."""
+        self._tree = sorted(set(self.leaders))
+        self._first = self._latest = self._measure()
+        self._edge = fit_line(self._first, self._latest)
         self._line = Line()
         self._reference = 0.0
 
-    def measure(self, exchanges: int = EXCHANGES) -> Measurement:
-        """Measure the parent's clock in the tree by `exchanges` ping-pongs. Collective; free in a single domain."""
-        tree = sorted(set(self.leaders))
-        own = Measurement(self._local(self._clock()), 0.0, 0.0)
-        for parent, child in tree_edges(len(tree)):
-            if tree[parent] == self._comm.rank:
-                self._answer(tree[child], exchanges)
-            elif tree[child] == self._comm.rank:
-                own = self._ask(tree[parent], exchanges)
-        return own
+    def due(self) -> bool:
+        """Whether the clocks should be compared again, by the clock of this rank; never in a single domain.
 
-    def fit(self, start: Measurement, end: Measurement | None = None) -> ClockModel | None:
-        """Set this rank's model of the global clock; rank 0 returns all ranks' models. Collective.
-
-        The offsets hold at the time of `start`, and `uncertainty` bounds their error; with `end` the bound holds
-        from `start` to `end`, for clocks of constant drift.
+        As long as no line is followed for longer than its baseline, the error stays below three uncertainties.
         """
-        pairs = self._comm.gather((start, end))
+        age = self._local(self._clock()) - self._latest.local
+        baseline = self._latest.local - self._first.local
+        return len(self._tree) > 1 and age >= min(baseline, RESYNC_SECONDS)
+
+    def synchronise(self) -> ClockModel | None:
+        """Compare the clocks and set every rank's model of the global one; rank 0 returns all. Collective.
+
+        Ranks of a single domain exchange no messages.
+        """
+        self._learn(self._measure())
+        if len(self._tree) == 1:
+            return self._model(self._latest.local, [Line()] * self._comm.size) if self._comm.rank == 0 else None
+        edges = self._comm.gather((self._latest.local, self._edge))
         fitted: list[tuple[float, Line]] | None = None
         model = None
-        if pairs is not None:
-            reference = max(first.local for first, _ in pairs)
-            lines = compose(self.leaders, [fit_line(first, last, reference) for first, last in pairs])
+        if edges is not None:
+            reference = max(local for local, _ in edges)
+            lines = compose(self.leaders, [edge.at(reference - local) for local, edge in edges])
             fitted = [(reference, line) for line in lines]
-            model = ClockModel(
-                reference=reference,
-                offset=[line.offset for line in lines],
-                drift=[line.drift for line in lines],
-                uncertainty=[line.uncertainty for line in lines],
-                unix_epoch=self._unix_epoch,
-            )
+            model = self._model(reference, lines)
         self._reference, self._line = self._comm.scatter(fitted)
         return model
 
@@ -202,18 +227,46 @@ class GlobalClock:
     def _local(self, reading: float) -> float:
         return (reading - self.origin_ns) * 1e-9
 
-    def _answer(self, child: int, exchanges: int) -> None:
+    def _model(self, reference: float, lines: Sequence[Line]) -> ClockModel:
+        return ClockModel(
+            reference=reference,
+            offset=[line.offset for line in lines],
+            drift=[line.drift for line in lines],
+            uncertainty=[line.uncertainty for line in lines],
+            drift_uncertainty=[line.drift_uncertainty for line in lines],
+            unix_epoch=self._unix_epoch,
+        )
+
+    def _learn(self, found: Measurement) -> None:
+        """Fit the line to the parent's clock. One that left its line changed its drift: it needs a new baseline."""
+        expected = self._edge.at(found.local - self._latest.local)
+        if abs(found.offset - expected.offset) > found.uncertainty + expected.uncertainty:
+            self._first = self._latest
+        self._latest = found
+        self._edge = fit_line(self._first, found)
+
+    def _measure(self) -> Measurement:
+        """Measure the parent's clock in the tree. Collective."""
+        own = Measurement(self._local(self._clock()), 0.0, 0.0)
+        for parent, child in tree_edges(len(self._tree)):
+            if self._tree[parent] == self._comm.rank:
+                self._answer(self._tree[child])
+            elif self._tree[child] == self._comm.rank:
+                own = self._ask(self._tree[parent])
+        return own
+
+    def _answer(self, child: int) -> None:
         message = np.zeros(1, np.int64)
-        for _ in range(exchanges):
+        for _ in range(self._exchanges):
             self._comm.Recv(message, child, _TAG)
             message[0] = self._clock() - self.origin_ns
             self._comm.Send(message, child, _TAG)
 
-    def _ask(self, parent: int, exchanges: int) -> Measurement:
+    def _ask(self, parent: int) -> Measurement:
         """Keep the exchange with the shortest round trip: the parent read its clock somewhere inside it."""
         message = np.zeros(1, np.int64)
         best = (1 << 62, 0, 0)
-        for _ in range(exchanges):
+        for _ in range(self._exchanges):
             sent = self._clock()
             self._comm.Send(message, parent, _TAG)
             self._comm.Recv(message, parent, _TAG)

@@ -16,6 +16,8 @@ Decide = Callable[[Rows], int]
 
 CONTINUE = 0
 STOP = 1
+RESYNC = 2
+"""Go on, and compare the clocks first."""
 
 
 class _Gather(NamedTuple):

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from dlbench.errors import CheckError
 from dlbench.records.measures import Measures
-from dlbench.records.schema import ClockModel, End, Header
+from dlbench.records.schema import Clock, ClockModel, End, Header
 from dlbench.records.writer import RecordWriter
 from dlbench.runtime.collector import CONTINUE, STOP
 from dlbench.runtime.output import (
@@ -139,6 +139,11 @@ class Reporter:
         elif self._stopping.finished():
             self._decision = STOP
         return self._decision
+
+    def clock(self, model: ClockModel) -> None:
+        """Take in the clock model that holds from the next iteration on."""
+        if self._writer:
+            self._writer.clock(Clock(index=self.iterations, model=model))
 
     def end(self, clock: ClockModel | None) -> int:
         """Write the end line, print the summary and the verdict; return the exit code."""

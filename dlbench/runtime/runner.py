@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import signal
 import sys
 from collections.abc import Callable
 from contextlib import suppress
@@ -20,19 +21,21 @@ from dlbench.compute import create
 from dlbench.compute.sleep import Sleeper
 from dlbench.errors import CheckError, RecordError
 from dlbench.records.schema import Backend, ClockModel
+from dlbench.roofline import Phase
 from dlbench.runtime.abort import Abort
 from dlbench.runtime.agreement import AgreedExit, agree
-from dlbench.runtime.clock import GlobalClock, Measurement
-from dlbench.runtime.collector import CONTINUE, Collector
+from dlbench.runtime.clock import GlobalClock
+from dlbench.runtime.collector import CONTINUE, RESYNC, Collector
 from dlbench.runtime.executor import Executor
 from dlbench.runtime.hosts import Host
+from dlbench.runtime.preflight import launcher_claim
 from dlbench.runtime.request import RunRequest
 from dlbench.runtime.rows import RowFormat, Rows
 from dlbench.runtime.situation import Situation
 from dlbench.runtime.start import start_line
 from dlbench.runtime.watchdog import Status, Watchdog
 from dlbench.strategies.accounting import Accounting, classes_of
-from dlbench.strategies.messages import memory_bytes
+from dlbench.strategies.messages import memory_bytes, message_table
 from dlbench.strategies.ops import Compute, Scope
 
 if TYPE_CHECKING:
@@ -70,18 +73,18 @@ class Runner:
         agree(self._comm, self._check_memory)
         self._situation.enter("synchronising the clocks")
         self._clock = GlobalClock(self._comm)
-        started = self._clock.measure()
         self._situation.enter("splitting communicators")
         self._world = mpi_communicator(self._comm, persistent=self._options.persistent)
         self._communicators = {scope: self._split(scope) for scope in self._configuration.scopes()}
+        self._remarks = agree(self._comm, self._find_remarks)
         self._situation.enter("allocating buffers")
         self._executor = agree(self._comm, self._make_executor)
         self._situation.enter("synchronising the clocks again, for their drift")
-        self._open_record(self._clock.fit(started, self._clock.measure()))
+        self._open_record(self._clock.synchronise())
         if self._options.check:
             self._check()
         self._measure()
-        exit_code = self._finish(started)
+        exit_code = self._finish()
         self._close()
         return exit_code
 
@@ -93,12 +96,13 @@ class Runner:
         from dlbench.runtime.reporter import end_line  # noqa: PLC0415
 
         with suppress(RecordError):
-            return append_end(self._record, end_line(status, reason, self._iteration))
+            number = self._watchdog.stop_signal if status == "terminated" else 0
+            name = signal.Signals(number).name if number else ""
+            return append_end(self._record, end_line(status, reason, self._iteration, signal=name))
         return True
 
     def _check_memory(self) -> None:
-        phases = [op.phase for op in self._configuration.ops(self._comm.rank) if isinstance(op, Compute)]
-        needed = memory_bytes(self._configuration, self._comm.rank) + self._compute.memory_bytes(phases)
+        needed = memory_bytes(self._configuration, self._comm.rank) + self._compute.memory_bytes(self._phases())
         self._host.check_memory(needed, self._configuration.workload.scale)
 
     def _split(self, scope: Scope) -> MpiCommunicator:
@@ -141,13 +145,14 @@ class Runner:
                 self._request,
                 self._configuration,
                 created=utc_now(),
+                remarks=self._remarks,
                 hosts=hosts,
                 devices=devices,
                 backend=self._backend(),
                 compute=self._compute.describe(),
                 clock=clock,
                 environment=os.environ,
-                command=[sys.executable, *sys.argv],
+                command=sys.orig_argv,
             )
             self._reporter = Reporter(header, self._options, self._rows)
             self._reporter.print_header()
@@ -155,13 +160,23 @@ class Runner:
         agree(self._comm, open_on_root)
         self._record = self._comm.bcast(self._reporter.path if self._reporter else None)
 
+    def _find_remarks(self) -> list[str]:
+        """What is not carried out quite as the header describes it."""
+        largest = max((row.elements for row in message_table(self._configuration)), default=0)
+        return [*self._world.remarks(largest), *self._compute.remarks(self._phases())]
+
+    def _phases(self) -> list[Phase]:
+        return [op.phase for op in self._configuration.ops(self._comm.rank) if isinstance(op, Compute)]
+
     def _backend(self) -> Backend:
+        claim = launcher_claim(os.environ)
         described = self._world.describe()
         return Backend(
             name=described["name"],
             library=described["library"],
             carrier=described[self._configuration.workload.dtype],
             persistent=self._options.persistent,
+            launcher=claim.launcher if claim else "",
         )
 
     def _check(self) -> None:
@@ -188,15 +203,16 @@ class Runner:
     def _measure(self) -> None:
         accounting = Accounting(self._executor.program, self._rows.classes, timed=self._compute.timed)
         start = start_line(self._options.sync, self._comm, self._clock, self._host.ranks_per_core)
-        decide = self._reporter.decide if self._reporter else _nobody_decides
-        collector = Collector(self._comm, self._rows.width, decide, lag=1 if self._options.sync == "none" else 0)
+        collector = Collector(self._comm, self._rows.width, self._decide, lag=1 if self._options.sync == "none" else 0)
         planned = self._options.warmup + self._options.ceiling
         decision = CONTINUE
         if self._reporter:
             self._reporter.print_table_head()
         gc.collect()
         gc.disable()  # a collection inside an iteration would count as compute or as waiting
-        while decision == CONTINUE and self._iteration < planned:
+        while decision in {CONTINUE, RESYNC} and self._iteration < planned:
+            if decision == RESYNC:
+                self._resynchronise()
             # One step from the start line to the collection: its time limit is that of the iteration.
             self._situation.enter(f"iteration {self._iteration}", self._executor.current_op)
             self._executor.reset()
@@ -206,6 +222,20 @@ class Runner:
             self._iteration += 1
         collector.drain()
         gc.enable()
+
+    def _decide(self, rows: Rows) -> int:
+        """What the ranks do after an iteration. On rank 0 only, whose clock says when to compare the clocks again."""
+        if self._reporter is None:
+            raise AssertionError("only rank 0 decides")
+        decision = self._reporter.decide(rows)
+        in_step = self._options.sync != "none"  # where ranks keep their skew, a comparison would take it away
+        return RESYNC if decision == CONTINUE and in_step and self._clock.due() else decision
+
+    def _resynchronise(self) -> None:
+        self._situation.enter(f"synchronising the clocks before iteration {self._iteration}")
+        model = self._clock.synchronise()
+        if self._reporter and model:
+            self._reporter.clock(model)
 
     def _row(self, accounting: Accounting, late: bool) -> Rows:
         executor, clock = self._executor, self._clock
@@ -218,9 +248,9 @@ class Runner:
             None if readings is None else clock.to_global(readings),
         )
 
-    def _finish(self, started: Measurement) -> int:
+    def _finish(self) -> int:
         self._situation.enter("synchronising the clocks at the end")
-        clock = self._clock.fit(started, self._clock.measure())
+        clock = self._clock.synchronise()
         self._situation.enter("writing the end of the record")
         exit_code = self._reporter.end(clock) if self._reporter else 0
         agreed: int = self._comm.bcast(exit_code)
@@ -232,7 +262,3 @@ class Runner:
             communicator.close()
         self._world.close()
         self._watchdog.close()
-
-
-def _nobody_decides(rows: Rows) -> int:
-    raise AssertionError("only rank 0 decides")

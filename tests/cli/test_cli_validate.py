@@ -18,7 +18,8 @@ HEADER = (
     '"gpu":{},"world_size":1,"replicas":1,"degrees":{},"dtype":"bf16","local_batch":16,"microbatches":1,'
     '"sequence_length":257,"compute":"sleep","backend":{"name":"mpi","library":"MPICH","carrier":"MPI_UINT16_T"},'
     '"messages":[],"memory_bytes":0,"seed":0,"hosts":["a"],"devices":["cpu"],"environment":{},"clock":{"reference":0,'
-    '"offset":[0],"drift":[0],"uncertainty":[0],"unix_epoch":0},"packages":{},"command":[],"options":{}}\n'
+    '"offset":[0],"drift":[0],"uncertainty":[0],"drift_uncertainty":[0],"unix_epoch":0},"packages":{},'
+    '"command":[],"options":{}}\n'
 )
 ITERATION = (
     '{"kind":"iteration","index":%d,"warmup":%s,"start":%d,"skew":[0],"runtime":[1.5],"sync_time":[0.5],"compute":[1],'

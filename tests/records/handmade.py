@@ -6,7 +6,14 @@ import json
 from pathlib import Path
 from typing import Any
 
-CLOCK = {"reference": 0.0, "offset": [0.0, 0.5], "drift": [0.0, 0.0], "uncertainty": [0.0, 1e-6], "unix_epoch": 1.7e9}
+CLOCK = {
+    "reference": 0.0,
+    "offset": [0.0, 0.5],
+    "drift": [0.0, 0.0],
+    "uncertainty": [0.0, 1e-6],
+    "drift_uncertainty": [0.0, 1e-5],
+    "unix_epoch": 1.7e9,
+}
 
 HEADER: dict[str, Any] = {
     "kind": "header",
@@ -57,11 +64,17 @@ WARMUP: dict[str, Any] = {
     "runtime": [0.5, 0.5],
     "sync_time": [0.1, 0.2],
     "compute": [0.3, 0.25],
+    "overrun": [0.0, 0.0],
     "issue": [0.01, 0.01],
     "communication": {"allreduce/world": [0.1, 0.2]},
 }
 
 COUNTED: dict[str, Any] = WARMUP | {"index": 1, "warmup": False, "start": 11.0}
+
+LATER_CLOCK = CLOCK | {"reference": 10.6, "drift": [0.0, 2e-6], "drift_uncertainty": [0.0, 2e-7]}
+
+RESYNCHRONISED: dict[str, Any] = {"kind": "clock", "index": 1, "model": LATER_CLOCK}
+"""Stands between the two iterations, where it stands."""
 
 END: dict[str, Any] = {
     "kind": "end",

@@ -11,13 +11,13 @@ from typing import Any
 
 import msgspec
 import pytest
-from handmade import COUNTED, END, HEADER, WARMUP, WHOLE, text, write
+from handmade import COUNTED, END, HEADER, LATER_CLOCK, RESYNCHRONISED, WARMUP, WHOLE, text, write
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dlbench.errors import RecordError
 from dlbench.records.reader import Cut, UnreadableRecord, iterate, read
-from dlbench.records.schema import End, Header, Iteration
+from dlbench.records.schema import Clock, ClockModel, End, Header, Iteration
 from dlbench.records.validator import validate
 from dlbench.records.writer import RecordWriter
 
@@ -46,6 +46,19 @@ def test_a_whole_record_is_header_iterations_and_end(tmp_path: Path) -> None:
 def test_a_record_can_be_read_line_by_line(tmp_path: Path) -> None:
     lines = iterate(write(tmp_path / "run.jsonl", *WHOLE))
     assert [type(line) for line in lines] == [Header, Iteration, Iteration, End]
+
+
+def test_a_record_knows_the_clock_model_of_each_iteration(tmp_path: Path) -> None:
+    later = msgspec.convert(LATER_CLOCK, ClockModel)
+    last = RESYNCHRONISED | {"index": 3, "model": LATER_CLOCK | {"reference": 13.0}}
+    third, fourth = COUNTED | {"index": 2, "start": 12.0}, COUNTED | {"index": 3, "start": 13.0}
+    path = write(tmp_path / "run.jsonl", HEADER, WARMUP, RESYNCHRONISED, COUNTED, third, last, fourth)
+    record = read(path)
+    assert [line.index for line in record.iterations] == [0, 1, 2, 3]
+    assert record.clock(0) == record.header.clock
+    assert record.clock(1) == record.clock(2) == later
+    assert record.clock(3).reference == 13.0
+    assert [type(line) for line in iterate(path)][2] is Clock
 
 
 def test_a_killed_run_has_no_end(tmp_path: Path) -> None:
@@ -123,7 +136,7 @@ def test_keys_that_a_later_release_adds_are_ignored(tmp_path: Path) -> None:
 def test_damage_in_the_middle_is_an_error_with_its_line(tmp_path: Path) -> None:
     path = tmp_path / "run.jsonl"
     path.write_bytes(text(HEADER, WARMUP)[:-9] + b"\n" + text(COUNTED, END))
-    assert fault(path) == "line 2: is damaged; every line must be one JSON object of kind iteration or end"
+    assert fault(path) == "line 2: is damaged; every line must be one JSON object of kind iteration, clock or end"
 
 
 @pytest.mark.parametrize(

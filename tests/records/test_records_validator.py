@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from handmade import CLOCK, COUNTED, END, HEADER, OP_TABLES, WARMUP, WHOLE, WITH_OPS, text, write
+from handmade import CLOCK, COUNTED, END, HEADER, OP_TABLES, RESYNCHRONISED, WARMUP, WHOLE, WITH_OPS, text, write
 
 from dlbench.records.validator import Problem, examine, validate
 
@@ -36,6 +36,7 @@ def test_what_is_in_a_record_is_counted(tmp_path: Path) -> None:
         ({"hosts": ["nid1"]}, "hosts is a list of 1, but world_size = 2"),
         ({"devices": ["cpu"] * 3}, "devices is a list of 3, but world_size = 2"),
         ({"clock": CLOCK | {"drift": []}}, "clock.drift is a list of 0, but world_size = 2"),
+        ({"clock": CLOCK | {"drift_uncertainty": [0.0]}}, "clock.drift_uncertainty is a list of 1, but world_size = 2"),
         ({"replicas": 1}, "replicas 1 = 1, but world_size = 2"),
         ({"degrees": {"pp": 8, "tp": 4}}, "replicas 2 × pp 8 × tp 4 = 64, but world_size = 2"),
         ({"dtype": "int4"}, "dtype 'int4' is unknown; use fp64, fp32, bf16, fp16, fp8"),
@@ -122,6 +123,19 @@ def test_an_iteration_behind_the_end_of_a_completed_run_is_an_error(tmp_path: Pa
 def test_the_clock_at_the_end_is_checked_too(tmp_path: Path) -> None:
     (problem,) = problems(tmp_path, *WHOLE[:3], END | {"clock": CLOCK | {"uncertainty": [0.0]}})
     assert problem == Problem(4, "error", "clock.uncertainty is a list of 1, but world_size = 2")
+
+
+def test_a_new_clock_model_stands_before_the_iteration_from_which_it_holds(tmp_path: Path) -> None:
+    assert problems(tmp_path, HEADER, WARMUP, RESYNCHRONISED, COUNTED, END) == []
+    assert problems(tmp_path, HEADER, RESYNCHRONISED | {"index": 0}, WARMUP, COUNTED, END) == []
+    (problem,) = problems(tmp_path, HEADER, WARMUP, COUNTED, RESYNCHRONISED, END)
+    assert problem == Problem(4, "error", "index = 1, but 2 comes next")
+
+
+def test_a_new_clock_model_is_checked_too(tmp_path: Path) -> None:
+    short = RESYNCHRONISED | {"model": CLOCK | {"offset": [0.0]}}
+    (problem,) = problems(tmp_path, HEADER, WARMUP, short, COUNTED, END)
+    assert problem == Problem(3, "error", "model.offset is a list of 1, but world_size = 2")
 
 
 def test_a_killed_run_is_valid_and_its_cut_line_noted(tmp_path: Path) -> None:

@@ -15,11 +15,11 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
-from handmade import COUNTED, END, HEADER, WARMUP, WITH_OPS, text, write
+from handmade import COUNTED, END, HEADER, RESYNCHRONISED, WARMUP, WITH_OPS, text, write
 
 from dlbench.errors import RecordError
 from dlbench.records.reader import read, read_ops
-from dlbench.records.schema import End, Header, Iteration
+from dlbench.records.schema import Clock, End, Header, Iteration
 from dlbench.records.validator import validate
 from dlbench.records.writer import RecordWriter, append_end, unique_name
 
@@ -48,18 +48,22 @@ def test_each_line_is_in_the_file_when_its_method_returns(tmp_path: Path) -> Non
         assert kinds(writer.path) == ["header"]
         writer.iteration(iteration())
         assert kinds(writer.path) == ["header", "iteration"]
+        writer.clock(msgspec.convert(RESYNCHRONISED, Clock))
+        assert kinds(writer.path) == ["header", "iteration", "clock"]
         writer.end(end())
-    assert kinds(writer.path) == ["header", "iteration", "end"]
+    assert kinds(writer.path) == ["header", "iteration", "clock", "end"]
 
 
 def test_a_written_record_reads_back_as_it_was_given(tmp_path: Path) -> None:
     with RecordWriter(tmp_path, "run", header()) as writer:
         writer.iteration(iteration())
+        writer.clock(msgspec.convert(RESYNCHRONISED, Clock))
         writer.iteration(iteration(index=1, warmup=False, start=11.0))
         writer.end(end())
     record = read(writer.path)
     assert record.header == header()
     assert record.iterations == [iteration(), iteration(index=1, warmup=False, start=11.0)]
+    assert record.clocks == [msgspec.convert(RESYNCHRONISED, Clock)]
     assert record.end == end()
     assert (record.truncated, record.notes) == (False, [])
 
@@ -82,7 +86,7 @@ def test_an_existing_ops_file_is_kept_and_no_half_record_is_left(tmp_path: Path)
 
 def test_a_folder_that_cannot_be_created_is_named_with_its_cause(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(RecordError, match=r"cannot create the folder of .*/file/sub/run\.jsonl: Not a directory"):
+    with pytest.raises(RecordError, match=r"cannot create the folder .*/file/sub: Not a directory"):
         RecordWriter(tmp_path / "file" / "sub", "run", header())
 
 

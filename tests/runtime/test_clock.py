@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
-from itertools import pairwise
-from typing import TypeVar
+from collections.abc import Iterable
+from itertools import pairwise, repeat
+from typing import TypeVar, cast
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from dlbench.runtime.clock import (
+    LARGEST_DRIFT,
     GlobalClock,
     Line,
     Measurement,
@@ -45,25 +47,44 @@ class Alone:
 
 
 class TwoDomains(Alone):
-    """Rank 1 of two, whose peer answers after `delays` (nanoseconds there and back) from a clock 1000 s ahead."""
+    """Rank 1 of two, whose peer answers after `delays` (nanoseconds there and back) from a clock 1000 s ahead.
+
+    `drift` is that of the peer's clock, from the moment on at which it is set.
+    """
 
     rank = 1
     size = 2
 
-    def __init__(self, clock: FakeClock, delays: list[tuple[int, int]]) -> None:
+    def __init__(self, clock: FakeClock, delays: Iterable[tuple[int, int]]) -> None:
         self.clock = clock
         self.delays = iter(delays)
+        self.drift = 0.0
+        self.drifts_since = clock.reading
+        self.ahead = 1000e9
+
+    def change_drift(self, drift: float) -> None:
+        self.ahead = self.peer() - self.clock.reading
+        self.drift, self.drifts_since = drift, self.clock.reading
+
+    def peer(self) -> float:
+        return self.clock.reading + self.ahead + self.drift * (self.clock.reading - self.drifts_since)
 
     def allgather(self, value: tuple[str, int]) -> list[tuple[str, int]]:
         return [("rank 0", 0), value]
 
+    def gather(self, value: T) -> None:
+        self.edge = value
+
+    def scatter(self, values: None) -> tuple[float, Line]:
+        return cast(tuple[float, Line], self.edge)  # below rank 0 there is nothing to compose
+
     def Send(self, message: NDArray[np.int64], peer: int, tag: int) -> None:
         there, self.back = next(self.delays)
         self.clock.reading += there
-        self.answer = self.clock.reading + 1000 * 10**9
+        self.answer = self.peer()
 
     def Recv(self, message: NDArray[np.int64], peer: int, tag: int) -> None:
-        message[0] = self.answer
+        message[0] = round(self.answer)
         self.clock.reading += self.back
 
 
@@ -116,32 +137,70 @@ def test_nobody_takes_part_twice_in_a_round(size: int) -> None:
         assert len(members) == len(set(members))
 
 
-def test_one_measurement_gives_an_offset_without_drift() -> None:
-    assert fit_line(Measurement(2.0, 0.5, 1e-6), None, reference=3.0) == Line(0.5, 0.0, 1e-6)
+def test_one_measurement_leaves_the_drift_to_the_assumption() -> None:
+    only = Measurement(2.0, 0.5, 1e-6)
+    assert fit_line(only, only) == Line(0.5, 0.0, 1e-6, LARGEST_DRIFT)
 
 
-def test_two_measurements_give_the_drift_and_the_offset_at_the_reference() -> None:
-    line = fit_line(Measurement(2.0, 0.5, 1e-6), Measurement(12.0, 0.6, 3e-6), reference=4.0)
+def test_two_measurements_give_the_drift_and_how_well_it_is_known() -> None:
+    line = fit_line(Measurement(2.0, 0.5, 1e-6), Measurement(12.0, 0.5004, 3e-6))
+    # 400 µs in 10 s, of which the uncertainties explain 4 µs.
+    assert (line.offset, line.uncertainty) == (0.5004, 3e-6)
+    assert line.drift == pytest.approx(40e-6)
+    assert line.drift_uncertainty == pytest.approx(0.4e-6)
+
+
+def test_a_short_baseline_says_no_more_than_the_assumption() -> None:
+    # 1 µs in 1 ms: 1000 ± 2000 ppm; what is also within ±500 ppm is all of that.
+    line = fit_line(Measurement(2.0, 0.5, 1e-6), Measurement(2.001, 0.500001, 1e-6))
+    assert line.drift == pytest.approx(0.0, abs=1e-12)
+    assert line.drift_uncertainty == pytest.approx(500e-6)
+
+
+def test_measurement_and_assumption_limit_the_drift_together() -> None:
+    # 300 µs in 1 s ± 400 µs: from −100 ppm to 700 ppm, of which the assumption leaves −100 ppm to 500 ppm.
+    line = fit_line(Measurement(2.0, 0.5, 2e-4), Measurement(3.0, 0.5003, 2e-4))
+    assert line.drift == pytest.approx(200e-6)
+    assert line.drift_uncertainty == pytest.approx(300e-6)
+
+
+def test_a_drift_measured_beyond_the_assumption_is_believed() -> None:
+    line = fit_line(Measurement(2.0, 0.5, 1e-6), Measurement(12.0, 0.6, 3e-6))
     assert line.drift == pytest.approx(0.01)
-    assert line.offset == pytest.approx(0.52)
-    assert line.uncertainty == 3e-6
+    assert line.drift_uncertainty == pytest.approx(0.4e-6)
 
 
-def test_a_change_that_the_uncertainties_explain_is_no_drift() -> None:
-    line = fit_line(Measurement(2.0, 0.5, 2e-6), Measurement(12.0, 0.500004, 3e-6), reference=4.0)
-    assert (line.offset, line.drift) == (0.5, 0.0)
-    assert line.uncertainty == pytest.approx(7e-6)
+uncertainties = st.floats(1e-7, 1e-3)
+
+
+@given(
+    st.floats(-1e-4, 1e-4), st.floats(1e-3, 1e3), st.floats(-1e3, 1e3), uncertainties, uncertainties,
+    st.floats(-1, 1), st.floats(-1, 1),
+)  # fmt: skip
+def test_the_stated_bound_holds_at_every_distance_whatever_the_errors(
+    drift: float, baseline: float, distance: float, first: float, latest: float, share: float, other: float
+) -> None:
+    start = Measurement(0.0, 0.25 + share * first, first)
+    end = Measurement(baseline, 0.25 + drift * baseline + other * latest, latest)
+    line = fit_line(start, end).at(distance)
+    assert abs(line.offset - (0.25 + drift * (baseline + distance))) <= line.uncertainty * (1 + 1e-9) + 1e-12
+
+
+def test_the_reference_can_be_moved() -> None:
+    assert Line(0.5, 1e-3, 1e-6, 1e-7).at(-10.0) == Line(0.49, 1e-3, pytest.approx(2e-6), 1e-7)
 
 
 def test_models_compose_along_the_tree() -> None:
     # Three leaders: 1 and 2 hang below 0 (rounds of stride 2, then 1). Four: 3 hangs below 2.
-    edges = [Line(), Line(0.1, 0.0, 1e-6), Line(0.2, 1e-3, 2e-6), Line(0.4, 1e-3, 4e-6)]
+    edges = [Line(), Line(0.1, 0.0, 1e-6), Line(0.2, 1e-3, 2e-6, 1e-6), Line(0.4, 1e-3, 4e-6, 2e-6)]
     models = compose([0, 1, 2, 3], edges)
     assert models[:3] == edges[:3]
     # 3 reads 0 at the reference, when 2 reads 0.4; 0 then reads 0.4 + 0.2 + 1e-3 × 0.4.
     assert models[3].offset == pytest.approx(0.6004, abs=1e-15)
     assert models[3].drift == pytest.approx(1.001 * 1.001 - 1)
-    assert models[3].uncertainty == pytest.approx(6e-6)
+    # An error of 3 grows with the rate of 2; 2 is asked 0.4 s from its reference.
+    assert models[3].uncertainty == pytest.approx(4e-6 * 1.001 + 2e-6 + 0.4e-6)
+    assert models[3].drift_uncertainty == pytest.approx(2e-6 * 1.001 + 1e-6 * 1.001)
 
 
 def test_ranks_of_a_domain_share_their_leaders_model() -> None:
@@ -177,14 +236,69 @@ def test_local_time_is_the_inverse_of_global_time(local_ns: int, offset: float, 
 
 def test_the_exchange_with_the_shortest_round_trip_is_kept() -> None:
     fake = FakeClock(0)
-    clock = GlobalClock(TwoDomains(fake, [(9_000, 1_000), (1_000, 2_000), (2_000, 5_000)]), fake, "rank 1")
-
-    found = clock.measure(exchanges=3)
+    delays = [(9_000, 1_000), (1_000, 2_000), (2_000, 5_000)]
+    found = GlobalClock(TwoDomains(fake, delays), fake, "rank 1", exchanges=3)._first
 
     # It begins at 10 µs and takes 3 µs: the middle is 0.5 µs after the answer was read.
     assert found.local == pytest.approx(11.5e-6, abs=1e-12)
     assert found.offset == pytest.approx(1000 - 0.5e-6, abs=1e-12)
     assert found.uncertainty == pytest.approx(1.5e-6, abs=1e-12)
+
+
+def drifting(drift: float) -> tuple[FakeClock, TwoDomains, GlobalClock]:
+    """Rank 1's clock, the world, and its global clock: messages take 9 µs there and 1 µs back, so all lie 4 µs off."""
+    fake = FakeClock(0)
+    world = TwoDomains(fake, repeat((9_000, 1_000)))
+    world.change_drift(drift)
+    return fake, world, GlobalClock(world, fake, "rank 1", exchanges=1)
+
+
+def error_and_bound(fake: FakeClock, world: TwoDomains, clock: GlobalClock) -> tuple[float, float]:
+    """Error of the global clock now, and its bound by the line of this rank; seconds."""
+    line = clock._edge.at(fake.reading * 1e-9 - clock._reference)
+    return abs(clock.now() - world.peer() * 1e-9), line.uncertainty
+
+
+@pytest.mark.parametrize("drift", [1e-6, -10e-6, 100e-6])
+def test_the_error_stays_within_three_uncertainties_for_as_long_as_the_run_takes(drift: float) -> None:
+    fake, world, clock = drifting(drift)
+    fake.reading += 300_000_000  # the time that a set-up takes
+    clock.synchronise()
+    while fake.reading < 600e9:
+        fake.reading += 100_000_000  # an iteration
+        error, bound = error_and_bound(fake, world, clock)
+        assert error <= bound
+        # Uncertainties are 5 µs; the clocks are compared again up to one iteration after they should be.
+        assert bound <= 15e-6 + (10e-6 / 0.3) * 0.11
+        if clock.due():
+            clock.synchronise()
+    assert error_and_bound(fake, world, clock)[1] <= 5.2e-6
+
+
+def test_comparisons_double_the_baseline_and_then_come_every_ten_seconds() -> None:
+    fake, _, clock = drifting(0.0)
+    moments = []
+    fake.reading += 1_000_000_000
+    clock.synchronise()
+    while fake.reading < 60e9:
+        fake.reading += 10_000_000
+        if clock.due():
+            moments.append(fake.reading * 1e-9)
+            clock.synchronise()
+    assert moments == pytest.approx([2, 4, 8, 16, 26, 36, 46, 56], abs=0.2)
+
+
+def test_a_clock_that_changes_its_drift_begins_a_new_baseline() -> None:
+    fake, world, clock = drifting(1e-6)
+    for _ in range(10):
+        fake.reading += 10_000_000_000
+        clock.synchronise()
+    world.change_drift(31e-6)
+    fake.reading += 10_000_000_000
+    clock.synchronise()
+    # The mean over the whole run would be (10 × 1 + 31) / 11 = 3.7 ppm; the last 10 s are at 31.
+    assert clock._line.drift == pytest.approx(31e-6, abs=1e-8)
+    assert clock._line.drift_uncertainty == pytest.approx(1e-6, rel=1e-3)
 
 
 def test_a_rank_that_comes_in_time_waits_until_the_deadline_and_is_not_late() -> None:
@@ -205,15 +319,23 @@ def test_a_rank_that_comes_late_does_not_wait_and_tells_by_how_much() -> None:
 
 def test_a_single_rank_is_its_own_global_clock() -> None:
     clock = GlobalClock(Alone())
-    model = clock.fit(clock.measure())
+    model = clock.synchronise()
     assert model is not None
-    assert (model.offset, model.drift, model.uncertainty) == ([0.0], [0.0], [0.0])
+    assert (model.offset, model.drift, model.uncertainty, model.drift_uncertainty) == ([0.0], [0.0], [0.0], [0.0])
+
+
+def test_in_a_single_domain_no_comparison_is_ever_due() -> None:
+    fake = FakeClock(0)
+    clock = GlobalClock(Alone(), fake)
+    clock.synchronise()
+    fake.reading += 10**15
+    assert not clock.due()
 
 
 def test_the_unix_epoch_is_the_unix_time_at_global_time_0() -> None:
     before = time.time()
     clock = GlobalClock(Alone())
-    model = clock.fit(clock.measure())
+    model = clock.synchronise()
     assert model is not None
     assert before - 1e-3 <= model.unix_epoch <= time.time()
     assert time.time() - (model.unix_epoch + clock.now()) == pytest.approx(0, abs=1e-3)

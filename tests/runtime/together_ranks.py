@@ -145,7 +145,7 @@ def drain_what_is_under_way(lag: str, iterations: str) -> None:
 
 def start_in_a_window() -> None:
     clock = GlobalClock(comm)
-    clock.fit(clock.measure())
+    clock.synchronise()
     start = start_line("window", comm, clock, ranks_per_core=4.0)
     spreads = []
     for _ in range(30):
@@ -168,7 +168,7 @@ def start_in_a_window() -> None:
 
 def announce_earlier_where_ranks_hear_too_late() -> None:
     clock = GlobalClock(comm)
-    clock.fit(clock.measure())
+    clock.synchronise()
     window = Window(comm, clock, lambda deadline: None)
     window._margin = 0.3
     now = clock.now
