@@ -7,6 +7,7 @@ import signal
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 from handmade_run import CLOCK_MODEL as CLOCK
@@ -106,6 +107,22 @@ def test_recorded_ops_are_the_rest_of_the_row(tmp_path: Path) -> None:
     assert validate(path_of(made)) == []
     array = np.load(path_of(made).with_suffix(".ops.npy"))
     np.testing.assert_array_equal(array, [[[10.0, 10.2], [10.2, 10.5]], [[10.001, 10.4], [np.nan, np.nan]]])
+
+
+def test_a_new_clock_model_stands_before_the_iteration_from_which_it_holds(tmp_path: Path) -> None:
+    made = recorded(tmp_path, iterations=1)
+    later = msgspec.structs.replace(CLOCK, reference=10.7)
+    made.decide(FIRST)
+    made.clock(later)
+    made.decide(SECOND)
+    made.end(CLOCK)
+    record = read(path_of(made))
+    assert (record.clock(0), record.clock(1)) == (record.header.clock, later)
+    assert validate(path_of(made)) == []
+
+
+def test_without_a_record_a_new_clock_model_goes_nowhere() -> None:
+    reporter().clock(CLOCK)
 
 
 @pytest.mark.parametrize(("name", "code"), [("SIGTERM", 143), ("SIGINT", 130), ("SIGUSR1", 138)])
