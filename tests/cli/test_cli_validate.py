@@ -23,7 +23,7 @@ HEADER = (
 )
 ITERATION = (
     '{"kind":"iteration","index":%d,"warmup":%s,"start":%d,"skew":[0],"runtime":[1.5],"sync_time":[0.5],"compute":[1],'
-    '"issue":[0],"communication":{"allreduce/world":[0.5]}}\n'
+    '"overrun":[0],"issue":[0],"communication":{"allreduce/world":[0.5]}}\n'
 )
 WARMUP = ITERATION % (0, "true", 10)
 COUNTED = ITERATION % (1, "false", 12)

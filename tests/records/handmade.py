@@ -87,7 +87,7 @@ END: dict[str, Any] = {
 WHOLE = (HEADER, WARMUP, COUNTED, END)
 
 OP_TABLES = [
-    {"ranks": [0], "ops": [{"op": "compute", "name": "forward", "seconds": 0.3}, {"op": "wait", "name": "g0"}]},
+    {"ranks": [0], "ops": [{"op": "compute", "name": "forward", "seconds": 0.3}, {"op": "wait", "requests": ["g0"]}]},
     {"ranks": [1], "ops": [{"op": "compute", "name": "forward", "seconds": 0.3}]},
 ]
 """Rank 0 performs two ops, rank 1 one: arrays of shape (2, 2, 2) with one padded op."""

@@ -207,6 +207,7 @@ iterations = st.builds(
     runtime=st.lists(seconds),
     sync_time=st.lists(seconds),
     compute=st.lists(seconds),
+    overrun=st.lists(seconds),
     issue=st.lists(seconds),
     communication=st.dictionaries(st.text(), st.lists(seconds)),
     late=st.lists(st.integers(0, 10**6)),

@@ -60,7 +60,7 @@ def test_a_header_that_contradicts_itself_is_an_error(tmp_path: Path, change: di
             "rank 1: the communication classes add up to 0.1, but sync_time = 0.2",
         ),
         ({"communication": {}, "sync_time": [0, 0.2]}, "rank 1: the communication classes add up to 0.0, "),
-        ({"runtime": [0.5, 0.4]}, "rank 1: sync_time + compute + issue = 0.46 exceeds runtime = 0.4"),
+        ({"runtime": [0.5, 0.4]}, "rank 1: sync_time + compute + overrun + issue = 0.46 exceeds runtime = 0.4"),
         ({"index": 2}, "index = 2, but 1 comes next"),
         ({"index": 0}, "index = 0, but 1 comes next"),
         ({"start": 9.0}, "start = 9.0 lies before the previous iteration's, 10.0"),
