@@ -35,7 +35,7 @@ RESYNC_SECONDS = 10.0
 """The clocks are compared again after as much time as the baseline is long, and this at most."""
 LARGEST_DRIFT = 500e-6
 """What two clocks are assumed to drift apart at most: ten times a quartz's tolerance of 50 ppm, and the largest
-correction of frequency that the kernel lets NTP make (`MAXFREQ` of RFC 5905)."""
+correction of frequency that Linux lets NTP make (`MAXFREQ` of its timex.h)."""
 _TAG = 7337
 
 
