@@ -190,9 +190,9 @@ def test_a_mistake_is_answered_in_one_line_before_anything_is_printed(
 
 
 def test_a_hundred_thousand_ranks_take_less_than_a_second(shown: Any) -> None:
-    began = time.perf_counter()
+    began = time.process_time()
     shown("dp_pp_tp", "-n", "102400")
-    assert time.perf_counter() - began < 1
+    assert time.process_time() - began < 1
 
 
 def test_the_command_works_without_mpi() -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from dlbench.cli import launchers
-from dlbench.cli.launchers import FAMILIES, Family, Library, Situation, family_of, find_launcher, plan_launch
+from dlbench.cli.launchers import FAMILIES, Allocation, Family, Launch, Library, family_of, find_launcher, plan_launch
 from dlbench.errors import PreflightError
 
 FAMILY = {family.name: family for family in FAMILIES}
@@ -45,8 +45,8 @@ def library(tmp_path: Path, version: str, folder: str = "mpi/lib") -> Library:
     return Library(version, tmp_path / folder / "libmpi.so.12")
 
 
-def situation(ranks: int = 4, *, crowded: bool = False, one_host: bool = True) -> Situation:
-    return Situation(ranks=ranks, executable="/opt/bin/mpiexec", crowded=crowded, one_host=one_host)
+def allocation(ranks: int = 4, *, crowded: bool = False, loopback: bool = True) -> Allocation:
+    return Allocation(ranks=ranks, executable="/opt/bin/mpiexec", crowded=crowded, loopback=loopback)
 
 
 @pytest.mark.parametrize(
@@ -133,21 +133,21 @@ def test_a_launcher_that_cannot_run_is_no_launcher(tmp_path: Path) -> None:
 
 
 def test_mpich_is_told_to_keep_to_its_general_algorithms_only_where_ranks_outnumber_cores() -> None:
-    crowded = FAMILY["MPICH"].launch(situation(crowded=True))
-    roomy = FAMILY["MPICH"].launch(situation())
+    crowded = FAMILY["MPICH"].launch(allocation(crowded=True))
+    roomy = FAMILY["MPICH"].launch(allocation())
     assert crowded.command == roomy.command == ["/opt/bin/mpiexec", "-n", "4"]
     assert set(crowded.environment) == MPICH_VARIABLES | {"HYDRA_IFACE"}
     assert roomy.environment == {"HYDRA_IFACE": "lo"}
 
 
-def test_hydra_keeps_to_the_loopback_only_on_one_host() -> None:
-    assert FAMILY["MPICH"].launch(situation(one_host=False)).environment == {}
+def test_hydra_keeps_to_the_loopback_only_where_there_is_no_other_host() -> None:
+    assert FAMILY["MPICH"].launch(allocation(loopback=False)).environment == {}
 
 
 def test_open_mpi_may_oversubscribe_only_where_ranks_outnumber_cores(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
-    crowded = FAMILY["Open MPI"].launch(situation(crowded=True))
-    roomy = FAMILY["Open MPI"].launch(situation())
+    crowded = FAMILY["Open MPI"].launch(allocation(crowded=True))
+    roomy = FAMILY["Open MPI"].launch(allocation())
     assert crowded.command == ["/opt/bin/mpiexec", "--map-by", ":OVERSUBSCRIBE", "--bind-to", "none", "-n", "4"]
     assert crowded.environment == {"OMPI_MCA_mpi_yield_when_idle": "1"}
     assert (roomy.command, roomy.environment) == (["/opt/bin/mpiexec", "-n", "4"], {})
@@ -155,7 +155,7 @@ def test_open_mpi_may_oversubscribe_only_where_ranks_outnumber_cores(monkeypatch
 
 def test_open_mpi_as_root_is_allowed_by_its_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 0)
-    assert FAMILY["Open MPI"].launch(situation()).environment == {
+    assert FAMILY["Open MPI"].launch(allocation()).environment == {
         "OMPI_ALLOW_RUN_AS_ROOT": "1",
         "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
     }
@@ -176,6 +176,9 @@ class Here:
         self.mpiexec = executable(tmp_path / "mpi/bin/mpiexec", signature)
         monkeypatch.setattr(launchers, "loaded_library", lambda: library(tmp_path, version))
         monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1}, raising=False)
+        self.loopback = tmp_path / "lo"
+        self.loopback.touch()
+        monkeypatch.setattr(launchers, "_LOOPBACK", self.loopback)
 
 
 @pytest.fixture
@@ -215,6 +218,18 @@ def test_several_hosts_are_recognised_by_the_allocation(
     here: Here, environment: dict[str, str], one_host: bool
 ) -> None:
     assert ("HYDRA_IFACE" in plan_launch("auto", 1, environment).environment) == one_host
+
+
+@pytest.mark.parametrize("arguments", [["-hosts", "a,b"], ["-f", "hosts"]])
+def test_the_users_own_arguments_for_the_launcher_may_name_other_hosts(here: Here, arguments: list[str]) -> None:
+    assert plan_launch("auto", 99, {}, arguments) == Launch([here.mpiexec, "-n", "99"], {})
+    assert plan_launch("auto", 99, {"SLURM_JOB_NUM_NODES": "2"}, arguments).environment == {}
+
+
+def test_a_machine_without_the_interface_lo_is_not_told_to_use_it(here: Here) -> None:
+    assert plan_launch("auto", 1, {}).environment == {"HYDRA_IFACE": "lo"}
+    here.loopback.unlink()
+    assert plan_launch("auto", 1, {}).environment == {}
 
 
 def test_srun_can_be_asked_for(here: Here) -> None:

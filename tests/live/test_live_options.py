@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
+import numpy as np
 import pytest
 from launch import Completed, Mpi
 from live_runs import command, last_line, on_mpich, run, sabotaged, said, valid_record
@@ -66,21 +68,47 @@ def test_real_matrix_products_take_time_and_none_takes_none(mpi: Mpi, tmp_path: 
 
 @on_mpich
 def test_a_sleep_is_as_long_as_the_roofline_says(mpi: Mpi, tmp_path: Path) -> None:
-    record = record_of(mpi, tmp_path, "dp", 2, "--time-scale", "0.1", "--record-ops", "--iterations", "3")
+    options = ("--time-scale", "2", "--progress", "none", "--record-ops", "--iterations", "20")
 
-    phases = [entry.seconds for entry in record.header.op_tables[0].ops if entry.op == "compute"]
+    record = record_of(mpi, tmp_path, "dp", 2, *options)
+
+    table = record.header.op_tables[0].ops
+    phases = [index for index, entry in enumerate(table) if entry.op == "compute"]
+    expected = sum(table[index].seconds for index in phases)
     assert len(phases) == 9
-    for iteration in record.iterations:
-        for seconds in iteration.compute:
-            assert sum(phases) <= seconds < sum(phases) + 0.1
+    assert expected > 0.01
+    slept = [(ops[rank, phases, 1] - ops[rank, phases, 0]).sum() for ops in read_ops(record.path) for rank in (0, 1)]
+    # Others may use the cores: the best of 42 is what the code can do.
+    assert expected <= min(slept) < 1.05 * expected
 
 
-@on_mpich
-@pytest.mark.parametrize("progress", ["poll", "none"])
-def test_progress_is_driven_while_a_rank_sleeps_or_not(mpi: Mpi, progress: str, tmp_path: Path) -> None:
-    record = record_of(mpi, tmp_path, "dp", 2, "--progress", progress, "--check", "--iterations", "2")
+COUNT_PROGRESS = """
+    import atexit
 
-    assert record.header.options["progress"] == progress
+    from dlbench.comm.mpi import MpiCommunicator
+
+    Sabotaged = Faithful
+    calls = []
+    progress = MpiCommunicator.progress
+    MpiCommunicator.progress = lambda communicator: calls.append(progress(communicator))
+    atexit.register(lambda: print("rank", RANK, "progressed", len(calls), "times", flush=True))
+"""
+
+
+@pytest.mark.parametrize(("progress", "least", "most"), [("poll", 21, 10**6), ("none", 0, 0)])
+def test_progress_is_driven_while_a_rank_sleeps_or_not(
+    mpi: Mpi, progress: str, least: int, most: int, tmp_path: Path
+) -> None:
+    """Of the backward phases of eight buckets, seven have requests in flight, in each of three iterations."""
+    program = sabotaged(tmp_path, "dp", COUNT_PROGRESS)
+    options = ("--progress", progress, "--record", str(tmp_path), "--warmup", "1", "--iterations", "2")
+
+    completed = ok(mpi.launch(2, [*program, *options]))
+
+    counts = [int(count) for count in re.findall(r"rank \d progressed (\d+) times", completed.stdout)]
+    assert len(counts) == 2
+    assert all(least <= count <= most for count in counts), counts
+    assert valid_record(tmp_path).header.options["progress"] == progress
 
 
 LAST_OP_OF_STAGE_0 = 15
@@ -98,6 +126,17 @@ def test_ranks_begin_together_or_as_soon_as_they_can(mpi: Mpi, sync: str, togeth
     measured = [iteration for iteration in record.iterations if not iteration.warmup]
     skews = sorted(iteration.skew[0] - iteration.skew[1] for iteration in measured)
     assert (skews[len(skews) // 2] < 0.03) is together, skews
+
+
+@pytest.mark.parametrize("sync", ["window", "none"])
+def test_ops_lie_in_their_iteration_however_ranks_begin_one(mpi: Mpi, sync: str, tmp_path: Path) -> None:
+    record = record_of(mpi, tmp_path, "fsdp", 2, "--sync", sync, "--record-ops", "--check", "--iterations", "4")
+
+    assert len(record.iterations) == 5
+    for iteration, ops in zip(record.iterations, read_ops(record.path), strict=True):
+        begin = iteration.start + np.array(iteration.skew)
+        assert np.all(ops[:, 0, 0] >= begin - 1e-8)
+        assert np.all(ops[:, -1, 1] <= begin + iteration.runtime + 1e-8)
 
 
 @on_mpich

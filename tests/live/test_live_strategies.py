@@ -40,11 +40,7 @@ DEGREES = {
 }
 
 
-@pytest.mark.parametrize(
-    ("mpi", "ranks"),
-    [("mpich", 1), ("mpich", 2), ("mpich", 4), ("mpich", 8), ("openmpi", 2), ("openmpi", 8)],
-    indirect=["mpi"],
-)
+@pytest.mark.parametrize("ranks", [1, 2, 4, 8])
 @pytest.mark.parametrize("strategy", list(SHORT))
 def test_a_strategy_delivers_right_data_and_leaves_a_valid_record(
     mpi: Mpi, strategy: str, ranks: int, tmp_path: Path
@@ -84,7 +80,7 @@ def assert_ops_explain_times(header: Header, iteration: Iteration, ops: NDArray[
             borders = np.concatenate([[begin], times.ravel(), [begin + iteration.runtime[rank]]])
             assert np.all(np.diff(borders) >= -1e-8)
             sums = seconds_by_kind(table, times[:, 1] - times[:, 0])
-            assert sums["compute"] == pytest.approx(iteration.compute[rank], abs=1e-6)
+            assert sums["compute"] == pytest.approx(iteration.compute[rank] + iteration.overrun[rank], abs=1e-6)
             assert sums["issue"] == pytest.approx(iteration.issue[rank], abs=1e-6)
             assert sums["sync"] == pytest.approx(iteration.sync_time[rank], abs=1e-6)
 

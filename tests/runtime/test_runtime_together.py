@@ -22,6 +22,7 @@ RANKS = Path(__file__).parent / "together_ranks.py"
         "start_in_a_window",
         "announce_earlier_where_ranks_hear_too_late",
         "start_behind_a_barrier",
+        "share_a_file_that_has_no_name",
         "refuse_memory_on_every_rank_of_the_host",
     ],
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from collections.abc import Callable
@@ -115,15 +116,18 @@ def do_not_wait_for_a_rank_in_its_iteration() -> None:
         collector = Collector(comm, 1, lambda rows: 0, lag=lag)
         for _ in range(3):
             collector.exchange(np.zeros(1))
-        comm.Barrier()
-        begin = time.monotonic()
-        if comm.rank == comm.size - 1:
-            time.sleep(1)
-        collector.exchange(np.zeros(1))
-        waited = time.monotonic() - begin
-        comm.Barrier()
+        waits = []
+        for _ in range(3):
+            comm.Barrier()
+            begin = time.monotonic()
+            if comm.rank == comm.size - 1:
+                time.sleep(0.6)
+            collector.exchange(np.zeros(1))
+            waits.append(time.monotonic() - begin)
+            collector.exchange(np.zeros(1))
+        # Others may use the cores: the best of several tries is what the code can do.
         if comm.rank < comm.size - 1:
-            assert (waited < 0.5) == (lag == 1), (comm.rank, lag, waited)
+            assert (min(waits) < 0.3) == (lag == 1), (comm.rank, lag, waits)
         collector.drain()
 
 
@@ -148,7 +152,8 @@ def start_in_a_window() -> None:
     clock.synchronise()
     start = start_line("window", comm, clock, ranks_per_core=4.0)
     spreads = []
-    for _ in range(30):
+    while len(spreads) < 5 or (min(spreads) > 0.005 and len(spreads) < 200):
+        time.sleep(0.02 * comm.rank)  # they come one after the other
         start()
         begins = comm.allgather(clock.now())
         spreads.append(max(begins) - min(begins))
@@ -195,6 +200,16 @@ def start_behind_a_barrier() -> None:
         assert line() is False
         if comm.rank < comm.size - 1:
             assert (time.monotonic() - begin > 0.3) == waits, (comm.rank, waits)
+
+
+def share_a_file_that_has_no_name() -> None:
+    descriptors = [hosts.share_file(comm) for _ in range(2)]
+    comm.Barrier()
+    for descriptor in descriptors:
+        assert os.fstat(descriptor).st_nlink == 0
+        os.write(descriptor, b"\0")
+        positions = comm.allgather(os.lseek(descriptor, 0, os.SEEK_CUR))
+        assert sorted(positions) == list(range(1, comm.size + 1))
 
 
 def refuse_memory_on_every_rank_of_the_host() -> None:

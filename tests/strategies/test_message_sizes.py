@@ -132,10 +132,10 @@ def test_wider_elements_make_larger_messages_of_as_many_elements() -> None:
 
 
 def test_the_tables_of_a_hundred_thousand_ranks_take_no_longer_than_those_of_one_replica() -> None:
-    began = time.perf_counter()
+    began = time.process_time()
     configuration = paper("dp_pp_tp", "llama3-70b", 102_400)
     table, sizes = message_table(configuration), memory(configuration)
-    assert time.perf_counter() - began < 1
+    assert time.process_time() - began < 1
     assert rows(configuration)["allreduce", "replica"].group_size == 3200
     assert len(table) == 4
     # partial sums 2 × 16 777 216; gradient 2 × 2 204 803 328; stages 2 or 4 activations of 67 108 864.

@@ -1,0 +1,39 @@
+"""The demonstration in `examples/`: all five strategies, on one machine, in little time."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+from launch import REPOSITORY, Mpi
+from live_runs import on_mpich
+
+from dlbench.records.reader import read
+from dlbench.records.validator import validate
+from dlbench.strategies import STRATEGIES
+
+
+@on_mpich
+def test_the_demonstration_leaves_a_valid_record_of_every_strategy_and_says_where(mpi: Mpi, tmp_path: Path) -> None:
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    completed = subprocess.run(
+        [REPOSITORY / "examples" / "demo.sh", "records"],
+        env={**os.environ, "PATH": path},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+
+    assert completed.returncode == 0, completed
+    records = sorted((tmp_path / "records").glob("*.jsonl"))
+    assert sorted(read(record).header.strategy for record in records) == sorted(STRATEGIES)
+    for record in records:
+        assert list(validate(record)) == []
+        assert record.name in completed.stdout.rpartition("The records are in")[2]
+    assert f"The records are in {tmp_path / 'records'}:" in completed.stdout
+    assert len(re.findall(r"^OK$", completed.stdout, re.MULTILINE)) == 5
