@@ -333,9 +333,11 @@ def test_in_a_single_domain_no_comparison_is_ever_due() -> None:
 
 
 def test_the_unix_epoch_is_the_unix_time_at_global_time_0() -> None:
-    before = time.time()
-    clock = GlobalClock(Alone())
-    model = clock.synchronise()
-    assert model is not None
-    assert before - 1e-3 <= model.unix_epoch <= time.time()
-    assert time.time() - (model.unix_epoch + clock.now()) == pytest.approx(0, abs=1e-3)
+    def error() -> float:
+        clock = GlobalClock(Alone())
+        model = clock.synchronise()
+        assert model is not None
+        return abs(time.time() - (model.unix_epoch + clock.now()))
+
+    # Another process may come between two readings.
+    assert any(error() < 1e-3 for _ in range(50))

@@ -39,6 +39,7 @@ DOCUMENTED = [
     "--check",
     "--seed",
     "--timeout",
+    "--grace",
     "--sync",
     "--progress",
     "--persistent",
@@ -110,9 +111,9 @@ def test_the_defaults_are_those_of_the_paper_and_a_short_run() -> None:
 def test_each_option_reaches_the_request() -> None:
     line = (
         "--model=vit-b --gpu=h100 --dtype=fp32 --local-batch=8 --sequence-length=100 --buckets=7 --scale=0.5 "
-        "--time-scale=2 --iterations=3 --warmup=0 --min-seconds=1.5 --max-seconds=9 --until-ci=0.02 "
+        "--time-scale=2 --iterations=3 --warmup=2 --min-seconds=1.5 --max-seconds=9 --until-ci=0.02 "
         "--max-iterations=77 --compute=gemm --persistent --progress=none --sync=window --check --delay=1:2:3.5 "
-        "--seed=4 --timeout=30 --record=out --record-ops --label=a=b --system=local --placement=intra-l1 "
+        "--seed=4 --timeout=30 --grace=5 --record=out --record-ops --label=a=b --system=local --placement=intra-l1 "
         "--experiment=e1 --job=j2 --json"
     )
     made = request(*line.split())
@@ -127,7 +128,7 @@ def test_each_option_reaches_the_request() -> None:
     }
     assert msgspec.to_builtins(made.run) == {
         "iterations": 3,
-        "warmup": 0,
+        "warmup": 2,
         "min_seconds": 1.5,
         "max_seconds": 9.0,
         "until_ci": 0.02,
@@ -141,6 +142,7 @@ def test_each_option_reaches_the_request() -> None:
         "delay": [{"rank": 1, "op": 2, "milliseconds": 3.5}],
         "seed": 4,
         "timeout": 30.0,
+        "grace": 5.0,
         "record": "out",
         "record_ops": True,
         "label": {"a": "b"},
@@ -214,7 +216,7 @@ def test_a_wrong_command_line_is_answered_in_one_line(argv: list[str], message: 
     [
         (["--record-ops", "--no-record"], "--record-ops needs a record; leave out --no-record"),
         (["--min-seconds=9", "--max-seconds=8"], "--max-seconds 8 is less than --min-seconds 9"),
-        (["--iterations=9", "--max-iterations=8"], "--max-iterations 8 is less than --iterations 9"),
+        (["--iterations=9", "--until-ci=0.1", "--max-iterations=8"], "--max-iterations 8 is less than --iterations 9"),
         (["--backend=nccl"], "no NCCL backend; use --backend mpi"),
     ],
 )
