@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import argparse
 import difflib
+import sys
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
-from dlbench.errors import OptionError
+from dlbench.errors import OptionError, one_line
 
 Number = TypeVar("Number", int, float)
 
@@ -30,7 +32,14 @@ class ArgumentParser(argparse.ArgumentParser):
     def parse_args(  # type: ignore[override]
         self, args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None
     ) -> argparse.Namespace:
-        """Parse `args` (default: the command line); raises `OptionError` where they are wrong."""
+        """Parse `args` (default: the command line); raises `OptionError` where they are wrong.
+
+        Every one must be text that a table and a record can show: UTF-8, without control characters.
+        """
+        args = sys.argv[1:] if args is None else args
+        for argument in args:
+            if one_line(argument) != argument:
+                self.error(f"argument {argument!r}: expected UTF-8 text without control characters")
         parsed, unknown = self.parse_known_args(args, namespace)
         if unknown:
             self.error(self.explain_unknown(unknown[0]))
@@ -39,6 +48,12 @@ class ArgumentParser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         """Raise `OptionError` with the message and where to read more."""
         raise OptionError(f"{message}; see '{self.prog} --help'")
+
+    def _get_values(self, action: argparse.Action, arg_strings: list[str]) -> Any:
+        # For the base class the value of `--model=--` only ends the options: it gives an empty list.
+        if action.nargs is None and arg_strings == ["--"]:
+            raise argparse.ArgumentError(action, "expected one argument, found '--'")
+        return super()._get_values(action, arg_strings)
 
     def find(self, option: str) -> argparse.Action | None:
         """What the parser does with an option such as `--iterations`; None where it does not know it."""
@@ -61,6 +76,21 @@ def at_least(minimum: Number) -> Callable[[str], Number]:
 def more_than(bound: float) -> Callable[[str], float]:
     """Argument type: a finite float above the bound."""
     return _number(float, lambda value: value > bound, f"above {bound:g}")
+
+
+def text(value: str) -> str:
+    """Argument type: a text that is not empty, such as a name or a path."""
+    if not value:
+        raise argparse.ArgumentTypeError("expected a text, found ''")
+    return value
+
+
+def path(value: str) -> str:
+    """Argument type: a path, in which `~` stands for a home folder."""
+    try:
+        return str(Path(text(value)).expanduser())
+    except RuntimeError:
+        raise argparse.ArgumentTypeError(f"found no home folder for {value!r}; write the whole path") from None
 
 
 def _number(kind: type[Number], allowed: Callable[[Number], bool], demand: str) -> Callable[[str], Number]:

@@ -6,11 +6,24 @@ A message is one line that says what is wrong, where, and what would be right. T
 
 from __future__ import annotations
 
+import re
+
+_NOT_OF_A_LINE = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
+"""Control characters, line separators, and what Python makes of bytes that are not UTF-8."""
+
+
+def one_line(text: str) -> str:
+    r"""The text, with escapes such as `\n` for what would break the line or cannot be printed."""
+    return _NOT_OF_A_LINE.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
+
 
 class DlbenchError(Exception):
-    """A run that failed: exit code 1."""
+    """A run that failed: exit code 1. The message is one line whatever name or value it quotes."""
 
     exit_code = 1
+
+    def __init__(self, message: str) -> None:
+        super().__init__(one_line(message))
 
 
 class UserError(DlbenchError):

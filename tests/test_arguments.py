@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
-from dlbench.arguments import ArgumentParser, at_least, more_than
+from dlbench.arguments import ArgumentParser, at_least, more_than, path, text
 from dlbench.errors import OptionError
 
 
@@ -14,6 +16,9 @@ def parser() -> ArgumentParser:
     built.add_argument("--seconds", type=at_least(0.0))
     built.add_argument("--fraction", type=more_than(0.0))
     built.add_argument("--mode", choices=["fast", "slow"])
+    built.add_argument("-m", "--model", type=text)
+    built.add_argument("--label", action="append")
+    built.add_argument("--record", type=path)
     return built
 
 
@@ -33,6 +38,17 @@ def parser() -> ArgumentParser:
         (["--fraction=-1e400"], "argument --fraction: expected a number above 0, found '-1e400'"),
         (["--fraction", "0"], "argument --fraction: expected a number above 0, found '0'"),
         (["--fraction", "nan"], "argument --fraction: expected a number above 0, found 'nan'"),
+        (["--iterations=--"], "argument --iterations: expected one argument, found '--'"),
+        (["--mode=--"], "argument --mode: expected one argument, found '--'"),
+        (["--label=--"], "argument --label: expected one argument, found '--'"),
+        (["-m--"], "argument -m/--model: expected one argument, found '--'"),
+        (["--model="], "argument -m/--model: expected a text, found ''"),
+        (["--record", ""], "argument --record: expected a text, found ''"),
+        (["--record=~nobody-of-this-name/x"], "argument --record: found no home folder for '~nobody-of"),
+        (["--label", "a\nb"], "argument 'a\\nb': expected UTF-8 text without control characters"),
+        (["--label=a\x1b[1m"], "argument '--label=a\\x1b[1m': expected UTF-8 text"),
+        (["--label", "a=\udcff"], "argument 'a=\\udcff': expected UTF-8 text"),
+        (["--\n"], "argument '--\\n': expected UTF-8 text"),
     ],
 )
 def test_a_mistake_is_one_line(argv: list[str], message: str) -> None:
@@ -51,6 +67,15 @@ def test_a_mistake_prints_no_usage(capsys: pytest.CaptureFixture[str]) -> None:
 def test_options_cannot_be_abbreviated() -> None:
     with pytest.raises(OptionError, match="did you mean --iterations"):
         parser().parse_args(["--iter", "3"])
+
+
+def test_a_path_may_begin_at_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert parser().parse_args(["--record", "~/results"]).record == f"{tmp_path}/results"
+
+
+def test_text_beyond_ascii_is_text() -> None:
+    assert parser().parse_args(["--label", "größe=1 µm"]).label == ["größe=1 µm"]
 
 
 def test_good_arguments_become_numbers() -> None:

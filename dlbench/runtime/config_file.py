@@ -8,7 +8,8 @@ from pathlib import Path
 from dlbench.arguments import ArgumentParser
 from dlbench.errors import OptionError, SpecError
 
-_COMMAND_LINE_ONLY = ("config", "help")
+_COMMAND_LINE_ONLY = ("config", "help", "ranks", "launcher", "launcher-args", "dry-run")
+"""What a file cannot say: it is read by the ranks, after they were launched."""
 
 
 def config_arguments(file: str, parser: ArgumentParser) -> list[str]:
@@ -16,7 +17,7 @@ def config_arguments(file: str, parser: ArgumentParser) -> list[str]:
     from dlbench.specs.reading import read_yaml  # noqa: PLC0415 - YAML, with --config only
 
     try:
-        content = read_yaml(Path(file).expanduser())
+        content = read_yaml(Path(file))
     except SpecError as error:
         raise OptionError(f"--config {error}") from None
     try:

@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from dlbench.arguments import ArgumentParser, at_least, more_than
+from dlbench.arguments import ArgumentParser, at_least, more_than, path, text
 from dlbench.compute import COMPUTE_MODELS
 from dlbench.errors import OptionError
 from dlbench.runtime.config_file import config_arguments
@@ -19,7 +19,8 @@ BACKENDS = ("mpi", "nccl")
 SYNC_MODES = ("barrier", "window", "none")
 PROGRESS_MODES = ("poll", "none")
 DEFAULT_RECORD = "results"
-
+_LONGEST_DELAY = 86_400_000
+"""Milliseconds: a day."""
 
 _EXAMPLES = """examples:
   mpirun -n 64 python -m dlbench.{strategy} --gpu h100 --record results --label fabric=ndr
@@ -29,22 +30,24 @@ _EXAMPLES = """examples:
 exit codes: 0 OK, 1 the run failed, 2 wrong option or machine, 128 + N ended by signal N"""
 
 
-def _delay(text: str) -> Delay:
+def _delay(value: str) -> Delay:
     try:
-        rank, op, milliseconds = text.split(":")
+        rank, op, milliseconds = value.split(":")
         delay = Delay(int(rank), int(op), float(milliseconds))
     except ValueError:
-        raise argparse.ArgumentTypeError(f"expected RANK:OP:MILLISECONDS such as 3:12:5, found {text!r}") from None
+        raise argparse.ArgumentTypeError(f"expected RANK:OP:MILLISECONDS such as 3:12:5, found {value!r}") from None
     if delay.rank < 0 or delay.op < 0 or not 0 < delay.milliseconds < float("inf"):
-        raise argparse.ArgumentTypeError(f"rank and op count from 0 and the delay is positive, found {text!r}")
+        raise argparse.ArgumentTypeError(f"rank and op count from 0 and the delay is positive, found {value!r}")
+    if delay.milliseconds > _LONGEST_DELAY:
+        raise argparse.ArgumentTypeError(f"expected a delay of at most {_LONGEST_DELAY} ms, a day, found {value!r}")
     return delay
 
 
-def _label(text: str) -> tuple[str, str]:
-    key, equals, value = text.partition("=")
+def _label(value: str) -> tuple[str, str]:
+    key, equals, content = value.partition("=")
     if not key or not equals:
-        raise argparse.ArgumentTypeError(f"expected KEY=VALUE such as fabric=ndr, found {text!r}")
-    return key, value
+        raise argparse.ArgumentTypeError(f"expected KEY=VALUE such as fabric=ndr, found {value!r}")
+    return key, content
 
 
 _FLAG = argparse.BooleanOptionalAction
@@ -133,7 +136,11 @@ def _add_method(parser: argparse.ArgumentParser) -> None:
 def _add_output(parser: argparse.ArgumentParser) -> None:
     output = parser.add_argument_group("what to write")
     output.add_argument(
-        "--record", default=DEFAULT_RECORD, metavar="DIR", help=f"folder for the record (default {DEFAULT_RECORD})"
+        "--record",
+        type=path,
+        default=DEFAULT_RECORD,
+        metavar="DIR",
+        help=f"folder for the record (default {DEFAULT_RECORD})",
     )
     output.add_argument("--no-record", dest="record", action="store_const", const=None, help="write no record")
     output.add_argument("--record-ops", action=_FLAG, default=False, help="record enter and leave of every op")
@@ -141,11 +148,13 @@ def _add_output(parser: argparse.ArgumentParser) -> None:
     output.add_argument(
         "--label", action="append", type=_label, default=[], metavar="KEY=VALUE", help="free label; may be repeated"
     )
-    output.add_argument("--system", default="", metavar="NAME", help="system spec; sets --gpu where that is not given")
+    output.add_argument("--system", type=text, metavar="NAME", help="system spec; sets --gpu where that is not given")
     output.add_argument("--placement", default="", metavar="CLASS", help="placement class, e.g. intra-group")
     output.add_argument("--experiment", default="", metavar="ID", help="experiment that this run belongs to")
     output.add_argument("--job", default="", metavar="ID", help="job within the experiment")
-    output.add_argument("--config", metavar="FILE", help="YAML file with the same names; the command line wins")
+    output.add_argument(
+        "--config", type=path, metavar="FILE", help="YAML file with the same names; the command line wins"
+    )
 
 
 def run_parser(prog: str, strategy: str) -> ArgumentParser:

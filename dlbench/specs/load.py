@@ -56,7 +56,7 @@ def load_system(name_or_path: str) -> SystemSpec:
         return system
     gpu = system.gpu
     if _is_path(gpu):
-        gpu = str(Path(name_or_path).expanduser().parent / Path(gpu).expanduser())
+        gpu = str(_expanded(name_or_path).parent / _expanded(gpu))
     try:
         load_gpu(gpu)
     except SpecError as error:
@@ -66,6 +66,13 @@ def load_system(name_or_path: str) -> SystemSpec:
 
 def _is_path(name_or_path: str) -> bool:
     return "/" in name_or_path or name_or_path.endswith(_SUFFIXES)
+
+
+def _expanded(path: str) -> Path:
+    try:
+        return Path(path).expanduser()
+    except RuntimeError:
+        raise SpecError(f"{path}: found no home folder; write the whole path") from None
 
 
 def _folder(folder: str) -> Traversable:
@@ -99,7 +106,7 @@ def _other_name(content: Any) -> str | None:
 
 def _find(name_or_path: str, folder: str) -> Path | Traversable:
     if _is_path(name_or_path):
-        return Path(name_or_path).expanduser()
+        return _expanded(name_or_path)
     _require_known(name_or_path, folder.removesuffix("s"), _names(folder))
     return _folder(folder).joinpath(f"{name_or_path}.yaml")
 

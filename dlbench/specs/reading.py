@@ -9,6 +9,7 @@ import difflib
 import json
 import math
 import re
+import stat
 import types
 from collections.abc import Iterable
 from importlib.resources.abc import Traversable
@@ -22,7 +23,11 @@ from dlbench.errors import SpecError
 
 T = TypeVar("T")
 
+LARGEST_FILE = 1_000_000
+"""Bytes. PyYAML takes two seconds for so much; a spec or a configuration has a few thousand."""
 _SHOWN_CHARACTERS = 60
+_MOST_DIGITS = 40
+"""Characters of an integer below 2^63: 19 digits, the underscores between them, and the sign."""
 
 
 def read(path: Path | Traversable, kind: type[T]) -> T:
@@ -33,10 +38,10 @@ def read(path: Path | Traversable, kind: type[T]) -> T:
 def read_yaml(path: Path | Traversable) -> Any:
     """Plain content of the YAML file at `path`. Raises `SpecError` where it cannot be read, is no strict YAML or empty.
 
-    Strict: no key twice, no tags, and scalars as in YAML 1.2: `1e12` is a number, `no` and `1:30` are text.
+    Strict: no key twice, no tags, no aliases, and scalars as in YAML 1.2: `1e12` is a number, `no` and `1:30` are text.
     """
     try:
-        content = yaml.load(path.read_bytes().decode("utf-8-sig"), _StrictLoader)
+        content = yaml.load(_read_bytes(path).decode("utf-8-sig"), _StrictLoader)
     except OSError as error:
         raise SpecError(f"{path}: {(error.strerror or str(error)).lower()}") from None
     except UnicodeDecodeError as error:
@@ -47,6 +52,20 @@ def read_yaml(path: Path | Traversable) -> Any:
         raise SpecError(f"{path}: nested too deeply; expected a plain mapping") from None
     if content is None:
         raise SpecError(f"{path}: is empty; expected a mapping")
+    return content
+
+
+def _read_bytes(path: Path | Traversable) -> bytes:
+    """Content of a file, which neither a pipe nor an endless device can be: they would hold up whoever reads."""
+    try:
+        if isinstance(path, Path) and not (stat.S_ISREG(mode := path.stat().st_mode) or stat.S_ISDIR(mode)):
+            raise SpecError(f"{path}: is a pipe or a device; expected a YAML file")
+        with path.open("rb") as file:
+            content = file.read(LARGEST_FILE + 1)
+    except ValueError as error:  # a zero byte in the path
+        raise SpecError(f"{path}: {error}") from None
+    if len(content) > LARGEST_FILE:
+        raise SpecError(f"{path}: is larger than {LARGEST_FILE / 1e6:g} MB; expected a spec or a configuration")
     return content
 
 
@@ -76,6 +95,9 @@ class _StrictLoader(yaml.SafeLoader):
 
     def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
         event = self.peek_event()  # type: ignore[no-untyped-call]
+        if isinstance(event, yaml.AliasEvent):
+            # Aliases of aliases make gigabytes of a few lines, and one within its own value an endless nest.
+            _refuse(f"expected a value, found the alias *{event.anchor}; write the value out", event)
         if tag := getattr(event, "tag", None):
             _refuse(f"expected a value without a tag, found {tag}", event)
         return super().compose_node(parent, index)
@@ -97,10 +119,10 @@ def _refuse(problem: str, part: Any) -> NoReturn:
 
 
 def _integer(loader: _StrictLoader, node: yaml.ScalarNode) -> int:
-    try:
-        return int(node.value)
-    except ValueError:  # Python's limit on digits
+    # Digits first: Python converts no more than some thousands of them.
+    if len(node.value) > _MOST_DIGITS or abs(number := int(node.value)) >= 2**63:
         _refuse("expected an integer of fewer digits", node)
+    return number
 
 
 def _number(loader: _StrictLoader, node: yaml.ScalarNode) -> float:

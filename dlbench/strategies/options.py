@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Mapping
 from typing import Any
 
-from dlbench.arguments import at_least, more_than
+from dlbench.arguments import at_least, more_than, text
 from dlbench.specs import MESSAGE_DTYPES
 from dlbench.strategies.configuration import DEFAULT_DTYPE, DEFAULT_LOCAL_BATCH
 from dlbench.strategies.registry import STRATEGIES
@@ -49,9 +49,9 @@ def add_workload_arguments(parser: argparse.ArgumentParser, strategy: Strategy |
     """
     work = parser.add_argument_group("what is trained")
     models = ", ".join(f"{strategy.name} {strategy.model}" for strategy in STRATEGIES.values())
-    work.add_argument("--model", metavar="NAME", help=f"model spec, by name or path (default: {models})")
+    work.add_argument("--model", type=text, metavar="NAME", help=f"model spec, by name or path (default: {models})")
     work.add_argument(
-        "--gpu", metavar="NAME", help=f"GPU spec whose roofline times the compute (default {DEFAULT_GPU})"
+        "--gpu", type=text, metavar="NAME", help=f"GPU spec whose roofline times the compute (default {DEFAULT_GPU})"
     )
     work.add_argument(
         "--dtype", choices=MESSAGE_DTYPES, help=f"datatype of compute and messages (default {DEFAULT_DTYPE})"
@@ -60,9 +60,9 @@ def add_workload_arguments(parser: argparse.ArgumentParser, strategy: Strategy |
     _integer(work, "--sequence-length", "tokens per sample (default: the model's)")
 
     spread = parser.add_argument_group("how it is spread over the ranks")
-    for option, text in OWN_OPTIONS.items():
+    for option, described in OWN_OPTIONS.items():
         shown = strategy is None or option in strategy.defaults
-        _integer(spread, f"--{option}", f"{text} {_defaults(option)}" if shown else argparse.SUPPRESS)
+        _integer(spread, f"--{option}", f"{described} {_defaults(option)}" if shown else argparse.SUPPRESS)
 
     size = parser.add_argument_group("how large it is")
     size.add_argument(
@@ -76,8 +76,8 @@ def workload_options(arguments: Mapping[str, Any]) -> dict[str, Any]:
     return {name: arguments[name] for name in WORKLOAD_OPTIONS if arguments.get(name) is not None}
 
 
-def _integer(group: argparse._ArgumentGroup, option: str, text: str) -> None:
-    group.add_argument(option, type=at_least(1), metavar="N", help=text)
+def _integer(group: argparse._ArgumentGroup, option: str, described: str) -> None:
+    group.add_argument(option, type=at_least(1), metavar="N", help=described)
 
 
 def _defaults(option: str) -> str:

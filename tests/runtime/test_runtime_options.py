@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import msgspec
@@ -90,14 +91,17 @@ def test_every_documented_option_is_there(strategy: str) -> None:
     assert [option for option in DOCUMENTED if parser.find(option) is None] == []
 
 
-def test_the_help_has_examples_exit_codes_and_every_option(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_help_has_examples_exit_codes_and_every_option_that_the_strategy_has(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     with pytest.raises(SystemExit) as leave:
         request("--help")
     text = capsys.readouterr().out
     assert leave.value.code == 0
     assert "mpirun -n 64 python -m dlbench.dp" in text
     assert "exit codes" in text
-    assert [option for option in DOCUMENTED if option not in text] == []
+    of_others = {"--microbatches", "--units", "--sharding", "--pp", "--tp", "--ep"}
+    assert set(DOCUMENTED) - set(re.split(r"[\s,]+", text)) == of_others
 
 
 def test_the_defaults_are_those_of_the_paper_and_a_short_run() -> None:
@@ -205,6 +209,16 @@ def test_an_unknown_spec_is_a_mistake_of_the_user(option: str, value: str) -> No
         (["--delay", "1:2:nan"], "--delay: rank and op count from 0 and the delay is positive"),
         (["--delay", "1:2:inf"], "--delay: rank and op count from 0 and the delay is positive"),
         (["--delay=-1:2:3"], "--delay: rank and op count from 0"),
+        (["--delay", "0:0:86400001"], "--delay: expected a delay of at most 86400000 ms, a day"),
+        (["--delay", "0:0:1e305"], "--delay: expected a delay of at most 86400000 ms, a day"),
+        (["--model="], "--model: expected a text, found ''"),
+        (["--gpu="], "--gpu: expected a text, found ''"),
+        (["--system", ""], "--system: expected a text, found ''"),
+        (["--record="], "--record: expected a text, found ''"),
+        (["--config="], "--config: expected a text, found ''"),
+        (["--config=~nobody-of-this-name/x"], "--config: found no home folder"),
+        (["--job", "a\nb"], "expected UTF-8 text without control characters"),
+        (["--label", "a=\udcff"], "expected UTF-8 text without control characters"),
     ],
 )
 def test_a_wrong_command_line_is_answered_in_one_line(argv: list[str], message: str) -> None:
@@ -237,6 +251,16 @@ def test_the_last_label_and_the_last_delay_of_a_name_count() -> None:
 def test_no_record_and_record_are_opposites() -> None:
     assert request("--no-record").run.record is None
     assert request("--no-record", "--record", "here").run.record == "here"
+
+
+def test_a_record_folder_may_lie_at_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert request("--record", "~/results").run.record == f"{tmp_path}/results"
+
+
+@pytest.mark.parametrize("option", ["--model", "--gpu", "--system"])
+def test_a_spec_at_the_home_of_nobody_is_a_mistake_of_the_user(option: str) -> None:
+    assert "found no home folder" in complaint(option, "~nobody-of-this-name/x", kind=SpecError)
 
 
 def test_a_delay_of_a_rank_or_an_op_that_does_not_exist_is_refused() -> None:
@@ -329,7 +353,13 @@ def test_false_and_null_and_no_record(config: Path) -> None:
         ("compute: fast", "--compute: invalid choice: 'fast'"),
         ("config: other.yaml", "config belongs on the command line"),
         ("help: true", "help belongs on the command line"),
-        ("ranks: 4", "unknown key ranks"),
+        ("ranks: 4", "ranks belongs on the command line"),
+        ("launcher: srun", "launcher belongs on the command line"),
+        ("launcher_args: -v", "launcher_args belongs on the command line"),
+        ("dry-run: true", "dry-run belongs on the command line"),
+        ('label: {a: "x\\ny"}', "expected UTF-8 text without control characters"),
+        ("model: ''", "--model: expected a text, found ''"),
+        ("label: &all {a: 1}\njob: *all", "found the alias *all; write the value out"),
         ("- iterations", "expected a mapping such as 'iterations: 20', found a list"),
         ("just words", "expected a mapping such as 'iterations: 20', found 'just words'"),
         ("", "empty; expected a mapping"),

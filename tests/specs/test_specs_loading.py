@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -125,6 +126,28 @@ def test_a_directory_is_said_to_be_one(tmp_path: Path) -> None:
     assert message(load_model, tmp_path) == "is a directory"
 
 
+def test_a_pipe_or_a_device_is_never_opened(tmp_path: Path) -> None:
+    pipe = tmp_path / "mine.yaml"
+    os.mkfifo(pipe)
+    assert message(load_model, pipe) == "is a pipe or a device; expected a YAML file"
+    assert message(load_model, Path("/dev/zero")) == "is a pipe or a device; expected a YAML file"
+
+
+def test_a_file_too_large_for_a_spec_is_not_parsed(tmp_path: Path) -> None:
+    path = written(tmp_path, b"# comment\n" * 100_001)
+    assert message(load_model, path) == "is larger than 1 MB; expected a spec or a configuration"
+
+
+def test_the_home_of_nobody_is_no_folder() -> None:
+    path = Path("~nobody-of-this-name/mine.yaml")
+    assert message(load_model, path) == "found no home folder; write the whole path"
+
+
+def test_a_path_that_no_file_can_have_is_refused() -> None:
+    with pytest.raises(SpecError, match=r"^a\\x00\.yaml: .*null byte"):
+        load_model("a\0.yaml")
+
+
 def test_text_in_another_encoding_is_refused(tmp_path: Path) -> None:
     path = written(tmp_path, b"name: caf\xe9\n")
     assert message(load_model, path) == "not UTF-8 text (byte 9); save the file as UTF-8"
@@ -165,7 +188,11 @@ def test_a_file_that_holds_no_mapping_is_refused(tmp_path: Path, content: str, e
         ('a: "\\ud800"\n', "line 1, column 4: expected Unicode text, found half of a surrogate pair"),
         ("a: !!map [b]\n", "line 1, column 4: expected a value without a tag, found .*map"),
         ("? !!str [a]\n: b\n", "line 1, column 3: expected a value without a tag, found .*str"),
-        ("a: *nobody\n", "line 1, column 4: not valid YAML: found undefined alias 'nobody'"),
+        ("a: *nobody\n", r"line 1, column 4: expected a value, found the alias \*nobody; write the value out"),
+        ("a: &x [*x]\n", r"line 1, column 8: expected a value, found the alias \*x; .*"),
+        ("a: &x [1]\nb: &y [*x, *x]\n", r"line 2, column 8: expected a value, found the alias \*x; .*"),
+        ("? *x\n: b\n", r"line 1, column 3: expected a value, found the alias \*x; .*"),
+        ("a: 9223372036854775808\n", "line 1, column 4: expected an integer of fewer digits"),
         ("a: \x07\n", "not valid YAML: .*"),
         ("[" * 10_000, "nested too deeply; expected a plain mapping"),
     ],
@@ -183,6 +210,7 @@ def test_invalid_yaml_is_one_line_with_the_place(tmp_path: Path, content: str, e
         ("5.", 5.0),
         ("-1e-3", -1e-3),
         ("80_000", 80_000),
+        ("-9223372036854775807", 1 - 2**63),
         ("0", 0),
         ("~", None),
         ("true", True),
