@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import msgspec
-
-import math
 from collections.abc import Iterator, Mapping
-from itertools import groupby
+from itertools import groupby, islice
 from typing import NamedTuple
+
+import msgspec
 
 from dlbench.errors import LayoutError, OptionError
 from dlbench.specs import MESSAGE_DTYPES, GpuSpec, ModelSpec
@@ -22,6 +21,11 @@ DEFAULT_DTYPE = "bf16"
 DEFAULT_LOCAL_BATCH = 16
 FACTOR_RANGE = (1e-12, 1e12)
 """Scales beyond it would turn sizes and times into 0 or infinity."""
+MOST_OPS = 100_000
+"""Ops of one rank in one iteration; the paper's longest program has 1345."""
+_PARTS = ("buckets", "units", "microbatches")
+"""Options that cut the work into parts, each at least an op; every strategy has one of them."""
+_SHOWN_DIVISORS = 8
 
 
 class Role(NamedTuple):
@@ -143,8 +147,10 @@ def configure(  # noqa: PLR0913 (the options of a run, all by keyword)
         time_scale=time_scale,
     )
     layout = _layout(strategy, world_size, degrees, given)
+    _check_parts(workload)
     _check_model(workload, degrees)
     configuration = Configuration(strategy, workload, layout)
+    _check_length(configuration)
     notes = (*_workload_notes(strategy, workload, given), *notes, *_lone_groups(configuration))
     return Configuration(strategy, workload, layout, notes)
 
@@ -176,14 +182,31 @@ def _check_dtype(gpu: GpuSpec, dtype: str) -> None:
     gpu.peak(dtype)
 
 
+def _check_parts(workload: Workload) -> None:
+    parameters, batch, microbatches = workload.model.parameters, workload.local_batch, workload.microbatches
+    for name in _PARTS:
+        if (parts := getattr(workload, name)) > MOST_OPS:
+            raise OptionError(f"--{name} {parts} is out of range; use {MOST_OPS} or less")
+        if name != "microbatches" and parts > parameters:
+            raise OptionError(f"--{name} {parts} is more than the {parameters} parameters of {workload.model.name}")
+    if batch % microbatches:
+        raise OptionError(
+            f"--microbatches {microbatches} does not divide --local-batch {batch}; use {_divisors(batch, microbatches)}"
+        )
+
+
+def _check_length(configuration: Configuration) -> None:
+    """Programs are walked often, and whole: refuse those of which neither a table nor a run would ever end."""
+    for role in configuration.roles():
+        if any(islice(configuration.ops(role.rank), MOST_OPS, None)):
+            (parts,) = (name for name in _PARTS if name in configuration.strategy.defaults)
+            raise OptionError(f"a rank would have more than {MOST_OPS} ops in an iteration; use fewer --{parts}")
+
+
 def _check_model(workload: Workload, degrees: Mapping[str, int]) -> None:
     model, pp, ep = workload.model, degrees.get("pp", 1), degrees.get("ep")
-    if workload.local_batch % workload.microbatches:
-        divisors = ", ".join(str(n) for n in _divisors(workload.local_batch))
-        raise OptionError(
-            f"--microbatches {workload.microbatches} does not divide "
-            f"--local-batch {workload.local_batch}; use {divisors}"
-        )
+    if model.layers > MOST_OPS:
+        raise OptionError(f"{model.name} has {model.layers} layers; a rank can have {MOST_OPS} ops in an iteration")
     if pp > model.layers:
         raise OptionError(
             f"pp = {pp} is more than the {model.layers} layers of {model.name}; set --pp to {model.layers} or less"
@@ -193,15 +216,17 @@ def _check_model(workload: Workload, degrees: Mapping[str, int]) -> None:
     if model.experts == 1:
         raise OptionError(f"{model.name} has no experts, which expert parallelism needs; use mixtral-8x7b or its like")
     if model.experts % ep:
-        fitting = ", ".join(str(n) for n in _divisors(model.experts))
+        fitting = _divisors(model.experts, ep)
         raise OptionError(
             f"ep = {ep} does not divide the {model.experts} experts of {model.name}; set --ep to {fitting}"
         )
 
 
-def _divisors(number: int) -> list[int]:
-    small = [n for n in range(1, math.isqrt(number) + 1) if number % n == 0]
-    return sorted({*small, *(number // n for n in small)})
+def _divisors(number: int, wanted: int) -> str:
+    """The divisors that can be used, and of many those nearest to the wanted one."""
+    found = [n for n in range(1, min(number, MOST_OPS) + 1) if number % n == 0]
+    nearest = sorted(found, key=lambda divisor: abs(divisor - wanted))[:_SHOWN_DIVISORS]
+    return ", ".join(map(str, sorted(nearest)))
 
 
 def _layout(strategy: Strategy, world_size: int, degrees: Mapping[str, int], given: Mapping[str, int]) -> Layout:

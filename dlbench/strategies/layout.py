@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import msgspec
 
-
 from dlbench.errors import LayoutError
 from dlbench.strategies.ops import Scope
 

@@ -5,10 +5,10 @@ Both walk one program of each role, so they cost the same at 8 ranks and at 100 
 
 from __future__ import annotations
 
-import msgspec
-
 from collections import Counter
 from collections.abc import Iterator
+
+import msgspec
 
 from dlbench.specs import DTYPE_BYTES
 from dlbench.strategies.configuration import Configuration, Role

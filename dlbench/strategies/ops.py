@@ -6,10 +6,10 @@ MPI, NCCL, clocks or files, so the executor, the simulator, the exporters and th
 
 from __future__ import annotations
 
-import msgspec
-
 from enum import StrEnum
 from typing import TypeAlias
+
+import msgspec
 
 from dlbench.roofline import Phase
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import msgspec
-
 from collections.abc import Iterator, Sequence
+
+import msgspec
 
 from dlbench.strategies.layout import Layout
 from dlbench.strategies.ops import Op, Recv, Scope, Send

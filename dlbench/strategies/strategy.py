@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import msgspec
-
 from collections.abc import Callable, Iterator, Mapping
 from typing import TypeAlias
+
+import msgspec
 
 from dlbench import roofline
 from dlbench.errors import OptionError
@@ -16,6 +16,8 @@ from dlbench.strategies.ops import Buffer, Op, Scope
 
 LARGEST_COUNT = 2**63 - 1
 """MPI_Count, which the largest MPI calls take, is a signed integer of 64 bits."""
+LONGEST_PHASE_SECONDS = 1e6
+"""Eleven days. Clocks count nanoseconds in 64 bits, which hold ten thousand such phases."""
 
 
 def share(total: int, parts: int, index: int) -> int:
@@ -84,7 +86,13 @@ class Workload(msgspec.Struct, frozen=True, kw_only=True):
             samples=self.samples,
             sequence_length=self.sequence_length,
         )
-        return phase.scaled(self.time_scale)
+        phase = phase.scaled(self.time_scale)
+        if phase.seconds > LONGEST_PHASE_SECONDS:
+            raise OptionError(
+                f"{phase.name} would take {phase.seconds:.3g} s, more than {LONGEST_PHASE_SECONDS:g} s; "
+                "use a smaller --time-scale, --local-batch or --sequence-length"
+            )
+        return phase
 
 
 Program: TypeAlias = Callable[[Workload, Layout, int], Iterator[Op]]

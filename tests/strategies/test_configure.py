@@ -83,11 +83,11 @@ def test_smaller_runs_use_the_degrees_that_fit_and_say_so(
 ) -> None:
     configuration = default(strategy, world_size)
     assert configuration.degrees() == degrees
-    for name, degree in degrees.items():
-        noted = any(
-            note.startswith(f"{name} = {degree} on so few ranks; larger runs have ") for note in configuration.notes
-        )
-        assert noted == (degree != get_strategy(strategy).defaults[name])
+    paper = get_strategy(strategy).defaults
+    changed = ", ".join(f"{name} = {degree}" for name, degree in degrees.items() if degree != paper[name])
+    product = f"{' × '.join(degrees)} = {' × '.join(str(paper[name]) for name in degrees)}"
+    notes = [note for note in configuration.notes if "on so few ranks" in note]
+    assert notes == ([f"{changed} on so few ranks; larger runs have {product}"] if changed else [])
 
 
 GIVEN_ONE = [
@@ -163,6 +163,21 @@ def test_a_world_that_does_not_fit_is_answered_with_all_factors(
         ("dp", {"dtype": "tf32"}, "unknown dtype 'tf32'; messages can be bf16, fp16, fp32, fp64, fp8"),
         ("dp_pp", {"microbatches": 3}, "--microbatches 3 does not divide --local-batch 16; use 1, 2, 4, 8, 16"),
         ("dp_pp", {"local_batch": 12}, "--microbatches 16 does not divide --local-batch 12; use 1, 2, 3, 4, 6, 12"),
+        ("dp_pp", {"microbatches": 11, "local_batch": 720},
+         "--microbatches 11 does not divide --local-batch 720; use 5, 6, 8, 9, 10, 12, 15, 16"),
+        ("dp", {"buckets": 100_001}, "--buckets 100001 is out of range; use 100000 or less"),
+        ("dp", {"buckets": 10**12}, "--buckets 1000000000000 is out of range; use 100000 or less"),
+        ("fsdp", {"units": 5_000_000}, "--units 5000000 is out of range; use 100000 or less"),
+        ("dp_pp", {"microbatches": 10**6, "local_batch": 10**6},
+         "--microbatches 1000000 is out of range; use 100000 or less"),
+        # Forward, then backward and all-reduce of each bucket, and the wait: 2 ops and 2 per bucket.
+        ("dp", {"buckets": 50_000}, "a rank would have more than 100000 ops in an iteration; use fewer --buckets"),
+        # Middle stages have most: receive, compute and send of each microbatch, forward and backward, and the gradient.
+        ("dp_pp", {"microbatches": 20_000, "local_batch": 20_000, "sequence_length": 1},
+         "a rank would have more than 100000 ops in an iteration; use fewer --microbatches"),
+        ("dp", {"sequence_length": 2**63 - 1},
+         "forward would take 9.91e+28 s, more than 1e+06 s; "
+         "use a smaller --time-scale, --local-batch or --sequence-length"),
         ("dp_pp", {"pp": 64}, "pp = 64 is more than the 32 layers of llama3-8b; set --pp to 32 or less"),
         ("dp_pp_ep", {"ep": 16}, "ep = 16 does not divide the 8 experts of mixtral-8x7b; set --ep to 1, 2, 4, 8"),
         ("dp_pp_ep", {"model": "llama3-8b"},
@@ -176,6 +191,31 @@ def test_an_impossible_option_is_answered_with_what_is_possible(
     with pytest.raises(OptionError) as error:
         default(strategy, 1024, **options)
     assert str(error.value) == message
+
+
+def test_the_longest_program_is_as_long_as_allowed() -> None:
+    assert len(default("dp", 2, buckets=49_999).program(0)) == 100_000
+
+
+def test_a_local_batch_beyond_all_bounds_is_answered_at_once() -> None:
+    # 2^63 - 1 = 7² × 73 × 127 × 337 × 92737 × 649657.
+    with pytest.raises(OptionError, match=r"9223372036854775807; use 1, 7, 49, 73, 127, 337, 511, 889$"):
+        default("dp_pp", 8, local_batch=2**63 - 1)
+
+
+def test_parts_are_no_more_than_the_parameters() -> None:
+    model = small_model()
+    with pytest.raises(OptionError) as error:
+        configure("dp", world_size=2, model=model, gpu=GPU, buckets=model.parameters + 1)
+    assert str(error.value) == (
+        f"--buckets {model.parameters + 1} is more than the {model.parameters} parameters of {model.name}"
+    )
+
+
+def test_a_model_of_endless_layers_is_refused() -> None:
+    model = small_model(layers=10**15)
+    with pytest.raises(OptionError, match="has 1000000000000000 layers; a rank can have 100000 ops"):
+        configure("dp_pp_tp", world_size=1, model=model, gpu=GPU)
 
 
 def test_a_dtype_that_the_gpu_cannot_multiply_is_answered_with_those_it_can() -> None:
