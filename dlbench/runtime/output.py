@@ -158,19 +158,19 @@ def summary_lines(rows: Sequence[SummaryRow], mean_throughput: float | None) -> 
     if mean_throughput is None:
         yield "no iteration was measured"
         return
-    yield f"{'':<24}{_summary_cells(('median', 'low', 'high', 'minimum', 'maximum'))}"
+    yield f"{'':<28}{_summary_cells(('median', 'low', 'high', 'minimum', 'maximum'))}"
     for name, summary, write in rows:
         interval = summary.interval
         low, high = (interval.low, interval.high) if interval else (None, None)
         values = (summary.median, low, high, summary.minimum, summary.maximum)
-        yield f"{name:<24}{_summary_cells(['-' if value is None else write(value) for value in values])}"
+        yield f"{name:<28}{_summary_cells(['-' if value is None else write(value) for value in values])}"
     yield f"geometric mean of the throughput: {number(mean_throughput)} samples/s"
     if any(row.summary.interval is None for row in rows):
         yield "low and high: no 95 % interval below 6 iterations"
 
 
 def _summary_cells(cells: Sequence[str]) -> str:
-    return "".join(f" {cell:>10}" for cell in cells)
+    return "".join(f" {cell:>9}" for cell in cells)
 
 
 class Printer:

@@ -191,7 +191,7 @@ class Reporter:
             SummaryRow("time [ms]", summaries["seconds"], milliseconds),
             SummaryRow("throughput [samples/s]", summaries["throughput"], number),
             SummaryRow("communication [%]", summaries["communication_fraction"], percent),
-            *(SummaryRow(f"  {name} [ms]", summary, milliseconds) for name, summary in classes),
+            *(SummaryRow(f" {name} [ms]", summary, milliseconds) for name, summary in classes),
             SummaryRow("hidden [%]", summaries["hidden_fraction"], percent),
             SummaryRow("skew [µs]", summaries["skew_seconds"], microseconds),
         ]

@@ -67,6 +67,7 @@ HEADER: dict[str, Any] = {
             "blocking": False,
         }
     ],
+    "ideal_seconds": 0.00712966,
     "memory_bytes": 2529617920,
     "seed": 0,
     "hosts": ["nid1", "nid2"],

@@ -15,7 +15,9 @@ from dlbench.records.measures import Measures
 from dlbench.records.schema import Iteration
 from dlbench.runtime.output import (
     Printer,
+    SummaryRow,
     header_lines,
+    milliseconds,
     number,
     rank_map,
     row,
@@ -101,11 +103,12 @@ def test_the_header_says_what_runs_on_what() -> None:
     lines = text_of()
     assert lines[0] == "dlbench 1.2.3  dp  vit-h  bf16"
     assert lines[1:] == [
-        "model      vit-h, 632 404 480 parameters",
+        "model      vit-h, 632,404,480 parameters",
         "layout     2 ranks = 2 replicas",
         "workload   local batch 16, sequence 257, 50 buckets",
         "message    allreduce (world, 2 ranks) 50 × 12648090 elements, 25.30 MB, non-blocking",
         "compute    sleep, b200 roofline",
+        "ideal      7.130 ms an iteration, if communication took no time",
         "backend    mpi, MPICH 5.0.2; bf16 as MPI_UINT16_T",
         "memory     2.530 GB of message buffers per rank",
         "run        sync barrier, progress poll, seed 0",
@@ -183,7 +186,7 @@ def test_a_row_stands_under_the_names_of_its_columns() -> None:
     cells = line.split()
     assert cells == ["3", "50.000", "640.00", "75.0", "10.0", "12.5"]
     assert [line.index(f" {cell}") + 1 + len(cell) for cell in cells] == ends
-    assert units.split() == ["#", "[ms]", "[samples/s]", "[%]", "[%]", "[us]"]
+    assert units.split() == ["#", "[ms]", "[samples/s]", "[%]", "[%]", "[µs]"]
     assert [index + 1 for index, letter in enumerate(units) if letter == "]"] == ends[1:]
 
 
@@ -200,22 +203,31 @@ def test_very_short_and_very_long_iterations_keep_their_digits_and_their_columns
     assert cells[1] == time
 
 
+def in_milliseconds(*seconds: float) -> SummaryRow:
+    return SummaryRow("time [ms]", summarise(seconds), milliseconds)
+
+
+def test_the_summary_fits_80_columns() -> None:
+    lines = summary_lines([SummaryRow(" reduce_scatter/replica [ms]", summarise([123456.789] * 6), milliseconds)], 1e6)
+    assert all(len(f"# {line}") <= 80 for line in lines)
+
+
 def cells_of(line: str, name: str) -> list[str]:
     return line.removeprefix(name).split()
 
 
 def test_the_summary_has_an_interval_from_six_samples_on() -> None:
     # Six samples: the interval is from the smallest to the largest; the median of 1 … 6 ms is 3.5 ms.
-    lines = list(summary_lines([("time [ms]", 1e3, summarise([1e-3, 2e-3, 3e-3, 4e-3, 5e-3, 6e-3]))], 640.0))
-    assert lines[0].split() == ["median", "low", "high", "minimum", "maximum", "samples"]
-    assert cells_of(lines[1], "time [ms]") == ["3.5000", "1.0000", "6.0000", "1.0000", "6.0000", "6"]
+    lines = list(summary_lines([in_milliseconds(1e-3, 2e-3, 3e-3, 4e-3, 5e-3, 6e-3)], 640.0))
+    assert lines[0].split() == ["median", "low", "high", "minimum", "maximum"]
+    assert cells_of(lines[1], "time [ms]") == ["3.5000", "1.0000", "6.0000", "1.0000", "6.0000"]
     assert lines[2:] == ["geometric mean of the throughput: 640.00 samples/s"]
 
 
 def test_the_summary_says_why_there_is_no_interval_below_six() -> None:
-    lines = list(summary_lines([("time [ms]", 1e3, summarise([1e-3, 2e-3]))], 640.0))
-    assert cells_of(lines[1], "time [ms]") == ["1.5000", "-", "-", "1.0000", "2.0000", "2"]
-    assert lines[3] == "low and high: no 95 % interval below 6 samples"
+    lines = list(summary_lines([in_milliseconds(1e-3, 2e-3)], 640.0))
+    assert cells_of(lines[1], "time [ms]") == ["1.5000", "-", "-", "1.0000", "2.0000"]
+    assert lines[3] == "low and high: no 95 % interval below 6 iterations"
 
 
 def test_a_run_that_measured_nothing_says_so() -> None:

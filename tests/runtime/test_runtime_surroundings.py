@@ -15,13 +15,14 @@ from hypothesis import strategies as st
 
 import dlbench
 from dlbench.errors import PreflightError
-from dlbench.records.schema import Backend, Header, OpEntry
+from dlbench.records.schema import Backend, Group, Header, OpEntry
 from dlbench.roofline import Phase
 from dlbench.runtime import hosts
 from dlbench.runtime.environment import package_versions, relevant_environment
-from dlbench.runtime.header import build_header, op_tables
+from dlbench.runtime.header import build_header
 from dlbench.runtime.options import parse_request, run_parser
 from dlbench.runtime.situation import Situation
+from dlbench.strategies.facts import op_tables
 from dlbench.strategies.ops import AllReduce, Buffer, Compute, Op, Recv, Scope, Wait, op_row
 
 
@@ -143,7 +144,7 @@ def test_the_memory_of_all_ranks_of_a_host_must_fit(monkeypatch: pytest.MonkeyPa
             Compute(Phase("forward", 1.0, 1.0, 0.25)),
             OpEntry(op="compute", name="forward", seconds=0.25),
         ),
-        (Wait(("a", "b")), OpEntry(op="wait", name="a,b")),
+        (Wait(("a", "b")), OpEntry(op="wait", requests=["a", "b"])),
         (
             Recv(Scope.PIPELINE, 2, Buffer("in", 5)),
             OpEntry(op="recv", scope="pipeline", name="in", elements=5, peer=2),
@@ -162,10 +163,10 @@ def test_every_rank_is_in_exactly_one_op_table_and_it_is_its_program() -> None:
     request = parse_request("dp_pp", run_parser("prog", "dp_pp"), ["--pp=3"])
     configuration = request.configuration(6)
     tables = op_tables(configuration)
-    assert [table.ranks for table in tables] == [[0, 3], [1, 4], [2, 5]]
+    assert [table["ranks"] for table in tables] == [[0, 3], [1, 4], [2, 5]]
     for table in tables:
-        for rank in table.ranks:
-            assert table.ops == msgspec.convert([op_row(op) for op in configuration.program(rank)], list[OpEntry])
+        for rank in table["ranks"]:
+            assert table["ops"] == [op_row(op) for op in configuration.program(rank)]
 
 
 def built_header(*argv: str, strategy: str = "dp", ranks: int = 2) -> Header:
@@ -174,6 +175,7 @@ def built_header(*argv: str, strategy: str = "dp", ranks: int = 2) -> Header:
         request,
         request.configuration(ranks),
         created="2026-01-02T03:04:05Z",
+        remarks=["as the backend says"],
         hosts=["a"] * ranks,
         devices=["cpu"] * ranks,
         backend=Backend(name="mpi", library="MPICH", carrier="MPI_UINT16_T"),
@@ -199,6 +201,10 @@ def test_the_header_holds_what_the_reference_says_of_data_parallelism() -> None:
     assert (made.placement, made.system) == ("p", "local")
     assert made.environment == {"SLURM_JOB_ID": "1"}
     assert made.op_tables == []
+    assert made.groups == {"world": Group(size=2, stride=1)}
+    assert made.notes[-1] == "as the backend says"
+    # Forward and twice as long backward: three times the reference's forward of ViT-H on a B200.
+    assert made.ideal_seconds == pytest.approx(3 * 2376.55e-6, rel=1e-5)
 
 
 def test_the_header_repeats_every_option_and_how_compute_is_performed() -> None:
