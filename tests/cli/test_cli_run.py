@@ -147,7 +147,7 @@ def test_a_world_size_that_does_not_fit_is_refused_before_anything_starts() -> N
 def test_a_configuration_file_cannot_set_how_to_launch(tmp_path: Path) -> None:
     config = tmp_path / "site.yaml"
     config.write_text("ranks: 8\n", encoding="utf-8")
-    assert f"{config}: unknown key ranks" in complaint("dp", "-n", "4", "--config", str(config))
+    assert f"{config}: ranks belongs on the command line" in complaint("dp", "-n", "4", "--config", str(config))
 
 
 def test_a_configuration_file_reaches_the_ranks_as_it_is(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

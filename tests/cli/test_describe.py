@@ -89,7 +89,7 @@ def test_a_single_rank_exchanges_nothing_and_says_why(shown: Any) -> None:
 def test_departures_from_the_paper_are_notes(shown: Any) -> None:
     notes = [line for line in shown("dp_pp_tp", "-n", "4", "--scale", "0.01") if line.startswith("# note")]
     assert "# note      messages have 0.01 times their elements" in notes
-    assert "# note      pp = 2 on so few ranks; larger runs have pp × tp = 8 × 4" in notes
+    assert "# note      pp = 2, tp = 2 on so few ranks; larger runs have pp × tp = 8 × 4" in notes
 
 
 @pytest.mark.parametrize("strategy", ["dp", "fsdp", "dp_pp", "dp_pp_tp", "dp_pp_ep"])
@@ -122,7 +122,7 @@ def test_json_has_the_documented_keys(shown: Any) -> None:
     assert set(document) == {
         "strategy", "title", "model", "gpu", "world_size", "replicas", "degrees", "notes", "dtype", "local_batch",
         "microbatches", "sequence_length", "buckets", "units", "scale", "time_scale", "messages", "phases", "roles",
-        "ideal",
+        "ideal", "ideal_seconds", "memory_bytes", "groups",
     }  # fmt: skip
     assert document["model"]["parameters"] == 8_030_261_248
     assert document["degrees"] == {"pp": 8}
@@ -135,7 +135,7 @@ def test_json_has_the_documented_keys(shown: Any) -> None:
         "bytes": 2_007_565_312,
         "blocking": True,
     }
-    assert set(document["phases"][0]) == {"name", "count", "flops", "bytes", "seconds"}
+    assert set(document["phases"][0]) == {"name", "count", "flops", "bytes", "intensity", "seconds"}
     assert [(role["name"], role["rank"], role["ranks"]) for role in document["roles"]] == [
         ("stage 0", 0, 2),
         ("stages 1-6", 1, 12),
@@ -162,7 +162,7 @@ def test_a_program_as_json_is_one_object_a_line(shown: Any) -> None:
     assert set(ops[1]) == {"index", "op", "name", "seconds"}
     started = [json.loads(line) for line in shown("dp", "-n", "2", "--buckets", "1", "--program", "0", "--json")]
     assert started[2]["blocking"] is False
-    assert started[3] == {"index": 3, "op": "wait", "name": "gradient[0]"}
+    assert started[3] == {"index": 3, "op": "wait", "requests": ["gradient[0]"]}
 
 
 @pytest.mark.parametrize(
