@@ -7,11 +7,13 @@ says so. Damage anywhere else, and every file that is no record, is a `RecordErr
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from os import SEEK_END
 from pathlib import Path
-from typing import IO, Any, Self, cast
+from stat import S_ISDIR, S_ISREG
+from typing import IO, Self, cast
 
 import msgspec
 import numpy as np
@@ -131,7 +133,7 @@ def iterate(path: Path) -> Iterator[Line | Cut]:
     where the file cannot be read, is no record, or has a damaged line.
     """
     try:
-        with path.open("rb") as file:
+        with _open(path) as file:
             yield _header(path, file)
             for number, text in enumerate(file, start=2):
                 yield _line(path, number, text)
@@ -143,12 +145,23 @@ def iterate(path: Path) -> Iterator[Line | Cut]:
         raise UnreadableRecord(path, f"cannot be read: {error.strerror}") from None
 
 
+def _open(path: Path) -> IO[bytes]:
+    """Open a file, which neither a pipe nor an endless device can be: they would hold up whoever reads."""
+    mode = path.stat().st_mode
+    if not (S_ISREG(mode) or S_ISDIR(mode)):
+        raise UnreadableRecord(path, "is a pipe or a device; a record is a file")
+    return path.open("rb")
+
+
+_NO_JSON = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+
+
 def _line(path: Path, number: int, text: bytes) -> Line | Cut:
     try:
         line = _DECODER.decode(text)
     except msgspec.ValidationError as error:
         raise UnreadableRecord(path, f"{error}; the format is in docs/records.md", number) from None
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except _NO_JSON:
         if not text.endswith(b"\n"):
             return Cut(len(text))
         raise UnreadableRecord(
@@ -174,7 +187,7 @@ def _header(path: Path, file: IO[bytes]) -> Header:
     text = start + file.readline() if start.startswith(b"{") else b""
     try:
         line = _DECODER.decode(text)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except _NO_JSON as error:
         raise _no_header(path, text, error) from None
     if not isinstance(line, Header):
         raise UnreadableRecord(path, "is no header; a run record begins with one", 1)
@@ -185,7 +198,7 @@ def _no_header(path: Path, text: bytes, error: Exception) -> UnreadableRecord:
     """What is wrong with a first line that is no header of this version."""
     try:
         version = msgspec.json.decode(text, type=_Version)
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except _NO_JSON:
         if text and text[: len(HEADER_START)] == HEADER_START[: len(text)] and not text.endswith(b"\n"):
             return UnreadableRecord(path, "the header is cut: the run was killed before its first iteration", 1)
         return UnreadableRecord(path, "is no run record; one begins with a header line")
@@ -255,25 +268,21 @@ def _array_starts(path: Path, shape: tuple[int, int, int]) -> tuple[list[int], b
 
     All arrays have the same shape, so the header of the first, repeated, must stand before every other.
     """
-    with path.open("rb") as file:
+    with _open(path) as file:
         size = file.seek(0, SEEK_END)
         file.seek(0)
-        if size < len(_MAGIC) and _MAGIC.startswith(file.read()):
+        start = file.read(_LONGEST_HEADER)
+        if size < _SHORTEST_HEADER and (_MAGIC.startswith(start) or start.startswith(_MAGIC)):
             return [], size > 0
-        file.seek(0)
-        try:
-            found = _array_header(file)
-        except ValueError:
-            file.seek(0)
-            if size < _SHORTEST_HEADER and file.read().startswith(_MAGIC):
-                return [], True
-            raise UnreadableRecord(path, "holds no arrays of numpy.save") from None
-        if found != (shape, False, np.dtype("<f8")):
-            raise UnreadableRecord(path, f"holds arrays of {found[2]} {found[0]}; the op tables say float64 {shape}")
-        first = file.tell()
+        found = _ARRAY_HEADER.match(start)
+        if found is None or int.from_bytes(found["size"], "little") != len(found["text"]):
+            raise UnreadableRecord(path, "holds no arrays of numpy.save")
+        layout = f"{found['dtype'].decode()} {found['shape'].decode()}"
+        if found["order"] == b"True" or layout != f"<f8 {shape}":
+            raise UnreadableRecord(path, f"holds arrays of {layout}; the op tables say <f8 {shape} in C order")
+        first = found.end()
         stride = first + _bytes(shape)
-        file.seek(0)
-        header = file.read(first)
+        header = found[0]
         for offset in range(stride, size, stride):
             file.seek(offset)
             if not header.startswith(file.read(first)):
@@ -284,13 +293,13 @@ def _array_starts(path: Path, shape: tuple[int, int, int]) -> tuple[list[int], b
 _MAGIC = npy.magic(1, 0)
 _SHORTEST_HEADER = 128
 """`numpy.save` pads the header of a small array to this size."""
-
-
-def _array_header(file: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
-    """Shape, whether in Fortran order, and dtype. Raises `ValueError` where no array begins."""
-    if npy.read_magic(file) != (1, 0):
-        raise ValueError("not written by this package")
-    return npy.read_array_header_1_0(file)
+_LONGEST_HEADER = 512
+_ARRAY_HEADER = re.compile(
+    re.escape(_MAGIC)
+    + rb"(?P<size>(?s:..))(?P<text>\{'descr': '(?P<dtype>[<>|=]\w+)', 'fortran_order': (?P<order>True|False), "
+    + rb"'shape': (?P<shape>\([\d, ]*\)), \} *\n)"
+)
+"""What `numpy.save` writes for numbers. NumPy's own reader has an exception for every kind of damage."""
 
 
 def _bytes(shape: tuple[int, int, int]) -> int:

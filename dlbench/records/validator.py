@@ -15,6 +15,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from dlbench.errors import one_line
 from dlbench.records.reader import Cut, OpsReader, UnreadableRecord, iterate, read_ops, second_end
 from dlbench.records.schema import DTYPE_BYTES, Clock, ClockModel, End, Header, Iteration, Line, ops_path
 
@@ -32,6 +33,7 @@ class Problem:
     severity: Literal["error", "note"]
     """A note, e.g. a cut last line, leaves the record valid."""
     text: str
+    """One line."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -80,7 +82,7 @@ class _Examination:
         self._end_line: int | None = None
 
     def add(self, line: int | None, severity: Literal["error", "note"], texts: Iterable[str]) -> None:
-        self.report.problems.extend(Problem(line, severity, text) for text in texts)
+        self.report.problems.extend(Problem(line, severity, one_line(text)) for text in texts)
 
     def take(self, number: int, line: Line | Cut) -> None:
         match line:
@@ -161,7 +163,9 @@ def _header_faults(header: Header) -> Iterator[str]:
 
 
 def _covers_all_ranks(header: Header) -> bool:
-    return sorted(rank for table in header.op_tables for rank in table.ranks) == list(range(header.world_size))
+    named = [rank for table in header.op_tables for rank in table.ranks]
+    # The length first: a damaged world size can be larger than any memory.
+    return len(named) == header.world_size and sorted(named) == list(range(header.world_size))
 
 
 def _clock_faults(key: str, model: ClockModel, ranks: int) -> Iterator[str]:

@@ -88,7 +88,7 @@ def test_an_array_without_its_line_is_dropped_and_said(tmp_path: Path) -> None:
 
 
 def test_arrays_of_another_shape_than_the_op_tables_are_an_error(tmp_path: Path) -> None:
-    with pytest.raises(RecordError, match=r"run\.ops\.npy: holds arrays of float64 \(2, 3, 2\); .* \(2, 2, 2\)"):
+    with pytest.raises(RecordError, match=r"run\.ops\.npy: holds arrays of <f8 \(2, 3, 2\); .* <f8 \(2, 2, 2\)"):
         opened(tmp_path, np.zeros((2, 3, 2)))
 
 
@@ -98,7 +98,7 @@ def test_a_later_array_of_another_shape_is_an_error(tmp_path: Path) -> None:
 
 
 def test_arrays_of_another_dtype_are_an_error(tmp_path: Path) -> None:
-    with pytest.raises(RecordError, match="holds arrays of float32"):
+    with pytest.raises(RecordError, match="holds arrays of <f4"):
         opened(tmp_path, FIRST.astype(np.float32))
 
 
@@ -107,6 +107,23 @@ def test_a_foreign_file_is_an_error(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "run.ops.npy").write_bytes(content)
     with pytest.raises(RecordError, match=r"run\.ops\.npy: holds no arrays of numpy\.save"):
         read_ops(write(tmp_path / "run.jsonl", WITH_OPS, WARMUP))
+
+
+def test_arrays_in_fortran_order_are_an_error(tmp_path: Path) -> None:
+    with pytest.raises(RecordError, match="the op tables say <f8 .* in C order"):
+        opened(tmp_path, np.asfortranarray(FIRST))
+
+
+def test_every_wrong_bit_of_an_array_s_header_is_an_error(tmp_path: Path) -> None:
+    path = write(tmp_path / "run.jsonl", WITH_OPS, WARMUP, COUNTED)
+    arrays = ops_file(tmp_path, FIRST, SECOND)
+    whole = arrays.read_bytes()
+    for bit in range(128 * 8):
+        damaged = bytearray(whole)
+        damaged[bit // 8] ^= 1 << bit % 8
+        arrays.write_bytes(damaged)
+        with pytest.raises(RecordError, match=r"run\.ops\.npy: (holds (no )?arrays|array 1: no array)"):
+            read_ops(path)
 
 
 def test_a_run_without_op_recording_says_which_option_records(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import math
+import os
 import pickle
 from pathlib import Path
 from typing import Any
@@ -194,6 +195,19 @@ def test_an_error_survives_the_way_out_of_a_process_pool(tmp_path: Path) -> None
 def test_a_missing_file_and_a_folder_are_told_apart(tmp_path: Path) -> None:
     assert fault(tmp_path / "none.jsonl") == "does not exist"
     assert fault(tmp_path).startswith("is a folder; name a record")
+
+
+@pytest.mark.parametrize("lines", [(), (HEADER,), (HEADER, WARMUP)])
+def test_a_line_nested_beyond_all_depth_is_damage(tmp_path: Path, lines: tuple[dict[str, Any], ...]) -> None:
+    path = tmp_path / "run.jsonl"
+    path.write_bytes(text(*lines) + b'{"kind":' * 100_000 + b"\n")
+    assert ("is damaged" if lines else "is no run record") in fault(path)
+
+
+def test_a_pipe_or_a_device_is_never_opened(tmp_path: Path) -> None:
+    pipe = tmp_path / "run.jsonl"
+    os.mkfifo(pipe)
+    assert fault(pipe) == fault(Path("/dev/zero")) == "is a pipe or a device; a record is a file"
 
 
 seconds = st.floats(min_value=0, allow_nan=False, allow_infinity=False)

@@ -225,6 +225,22 @@ def test_op_tables_must_cover_every_rank_once(tmp_path: Path, ranks: list[int]) 
     assert problem == Problem(1, "error", "op_tables must name each of the 2 ranks once")
 
 
+@pytest.mark.parametrize("ranks", [10**9, 2**62])
+def test_a_damaged_world_size_takes_no_memory(tmp_path: Path, ranks: int) -> None:
+    np.save(tmp_path / "run.ops.npy", ARRAY)
+    found = problems(tmp_path, WITH_OPS | {"world_size": ranks}, WARMUP, END)
+    texts = [problem.text for problem in found]
+    assert f"op_tables must name each of the {ranks} ranks once" in texts
+    assert texts[-1].endswith(f"the op tables say <f8 ({ranks}, 2, 2) in C order")
+
+
+def test_a_problem_is_one_line_whatever_it_quotes(tmp_path: Path) -> None:
+    (kind,) = problems(tmp_path, HEADER, WARMUP | {"kind": "\n"})
+    (degree,) = problems(tmp_path, HEADER | {"degrees": {"p\np": 3}}, WARMUP)
+    assert r"'\n'" in kind.text
+    assert degree.text == r"replicas 2 × p\np 3 = 6, but world_size = 2"
+
+
 def test_groups_divide_the_ranks(tmp_path: Path) -> None:
     groups = {"world": {"size": 2, "stride": 1}, "replica": {"size": 2, "stride": 2}}
     (problem,) = problems(tmp_path, HEADER | {"groups": groups}, WARMUP)

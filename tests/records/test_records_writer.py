@@ -9,13 +9,14 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import numpy as np
 import pytest
-from handmade import COUNTED, END, HEADER, RESYNCHRONISED, WARMUP, WITH_OPS, text, write
+from handmade import COUNTED, END, HEADER, RESYNCHRONISED, WARMUP, WHOLE, WITH_OPS, text, write
 
 from dlbench.errors import RecordError
 from dlbench.records.reader import read, read_ops
@@ -99,14 +100,27 @@ def test_a_forbidden_folder_is_named_with_its_cause(tmp_path: Path, monkeypatch:
         RecordWriter(tmp_path, "run", header())
 
 
-@pytest.mark.parametrize("bad", [NAN, math.inf, -0.1])
-def test_a_time_that_is_not_finite_or_negative_is_refused_and_nothing_is_lost(tmp_path: Path, bad: float) -> None:
+@pytest.mark.parametrize("field", ["skew", "runtime", "sync_time", "compute", "overrun", "issue"])
+@pytest.mark.parametrize("times", [[0.5, NAN], [NAN, 0.5], [math.inf, 0.5], [0.5, -0.1], [0.5, None]])
+def test_a_time_that_is_not_finite_or_negative_is_refused_and_nothing_is_lost(
+    tmp_path: Path, field: str, times: list[Any]
+) -> None:
     with RecordWriter(tmp_path, "run", header()) as writer:
         writer.iteration(iteration())
-        with pytest.raises(RecordError, match=r"iteration 1 cannot be written: .*runtime"):
-            writer.iteration(iteration(index=1, runtime=[0.5, bad]))
+        with pytest.raises(RecordError, match="iteration 1 cannot be written: "):
+            writer.iteration(iteration(index=1, **{field: times}))
+        with pytest.raises(RecordError, match="iteration 1 cannot be written: "):
+            writer.iteration(iteration(index=1, communication={"send/pipeline": [0, 0], "allreduce/world": times}))
         writer.end(end(iterations=1))
     assert kinds(writer.path) == ["header", "iteration", "end"]
+
+
+def test_a_refused_time_is_named_by_its_place(tmp_path: Path) -> None:
+    with RecordWriter(tmp_path, "run", header()) as writer:
+        with pytest.raises(RecordError, match=r"iteration 0 cannot be written: .*null.*`\$\.runtime\[1\]`"):
+            writer.iteration(iteration(runtime=[0.5, NAN]))
+        with pytest.raises(RecordError, match=r"iteration 0 cannot be written: .*`\$\.start`"):
+            writer.iteration(iteration(start=NAN))
 
 
 @pytest.mark.parametrize("bad", [NAN, [1.0, -math.inf], {"deep": [NAN]}])
@@ -127,6 +141,24 @@ def test_a_closed_record_takes_no_more_lines(tmp_path: Path) -> None:
         with pytest.raises(RecordError, match="cannot write"):
             writer.iteration(iteration())
     assert kinds(writer.path) == ["header", "end"]
+
+
+def test_a_record_that_was_removed_or_cut_meanwhile_is_lost_and_said(tmp_path: Path) -> None:
+    def ending(name: str, damage: Callable[[Path], object]) -> str:
+        writer = RecordWriter(tmp_path, name, msgspec.convert(WITH_OPS, Header), ops=True)
+        damage(writer.path)
+        with writer, pytest.raises(RecordError) as caught:
+            writer.end(end(iterations=0))
+        return str(caught.value).removeprefix(f"{tmp_path}/")
+
+    assert ending("gone", Path.unlink) == ("gone.jsonl is lost: No such file or directory, but the run was writing it")
+    assert ending("other", lambda path: (path.unlink(), path.write_bytes(text(*WHOLE) * 9))) == (
+        "other.jsonl is lost: another file took its place during the run"
+    )
+    found = ending("cut", lambda path: os.truncate(path, 100))
+    assert found.startswith("cut.jsonl is lost: it has ")
+    assert found.endswith(" bytes written")
+    assert ending("arrays", lambda path: path.with_suffix(".ops.npy").unlink()).startswith("arrays.ops.npy is lost: ")
 
 
 FULL_DISK = """
