@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Annotated
 
 import msgspec
 import typer
 
-from dlbench.errors import RecordError
+from dlbench.errors import RecordError, one_line
 from dlbench.records.publish import PUBLISHED
 from dlbench.records.validator import Report, examine
 
@@ -65,13 +66,14 @@ def _found(paths: list[Path]) -> list[Path]:
 
 
 def _print(report: Report) -> None:
+    path = one_line(str(report.path))
     if report.valid:
         warmups = f"{report.warmups} warm-up{'' if report.warmups == 1 else 's'}"
         iterations = f"{report.iterations} iteration{'' if report.iterations == 1 else 's'}"
-        print(f"OK {report.path}: {iterations} ({warmups}), {_ending(report)}")
+        print(f"OK {path}: {iterations} ({warmups}), {_ending(report)}")
     else:
         errors = sum(problem.severity == "error" for problem in report.problems)
-        print(f"INVALID {report.path}: {errors} error{'' if errors == 1 else 's'}")
+        print(f"INVALID {path}: {errors} error{'' if errors == 1 else 's'}")
     for problem in report.problems:
         line = "" if problem.line is None else f"line {problem.line}: "
         print(f"  {problem.severity}: {line}{problem.text}")
@@ -83,7 +85,8 @@ def _ending(report: Report) -> str:
 
 def _row(report: Report) -> dict[str, object]:
     return {
-        "path": str(report.path),
+        # JSON is UTF-8, which a file's name need not be.
+        "path": os.fsencode(report.path).decode(errors="backslashreplace"),
         "valid": report.valid,
         "iterations": report.iterations,
         "warmups": report.warmups,

@@ -13,7 +13,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from dlbench.errors import CheckError
+from dlbench.errors import CheckError, RecordError, RunError
 from dlbench.records.measures import Measures
 from dlbench.records.schema import Clock, ClockModel, End, Header
 from dlbench.records.writer import RecordWriter
@@ -148,8 +148,7 @@ class Reporter:
     def end(self, clock: ClockModel | None) -> int:
         """Write the end line, print the summary and the verdict; return the exit code."""
         self.reason = self.reason or self._stopping.reason()
-        if self._writer:
-            self._writer.end(end_line(self.status, self.reason, self.iterations, signal=self.signal, clock=clock))
+        self._end_record(clock)
         self._printer.comment(["", *summary_lines(self._summary_rows(), self._mean_throughput())])
         if self._options.json:
             sys.stdout.write(msgspec.json.encode(self._json()).decode() + "\n")
@@ -158,6 +157,17 @@ class Reporter:
         self._printer.comment([f"{self.reason}{where}"])
         self._printer.line("OK" if self.status == "completed" else f"FAILED: {self._why()}")
         return self.exit_code
+
+    def _end_record(self, clock: ClockModel | None) -> None:
+        """Write the end line. A record that is lost fails the run, whose summary is then all that remains of it."""
+        if self._writer is None:
+            return
+        try:
+            self._writer.end(end_line(self.status, self.reason, self.iterations, signal=self.signal, clock=clock))
+        except RecordError as error:
+            self.status = "failed"
+            self.exit_code = self.exit_code or RunError.exit_code
+            self.reason = str(error)
 
     def _why(self) -> str:
         return f"terminated by {self.reason}" if self.status == "terminated" else self.reason

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -133,6 +134,23 @@ def test_scripts_get_json(run: Command) -> None:
             "problems": [{"line": 2, "severity": "error", "text": "index = 1, but 0 comes next"}],
         },
     ]
+
+
+def test_a_name_that_is_no_text_is_shown_with_escapes(run: Command) -> None:
+    name = os.fsdecode(b"r\xe9\nsum\xc3\xa9.jsonl")
+    Path(name).write_text(HEADER + WARMUP + COUNTED + END)
+    assert run(name) == (0, "OK r\\udce9\\nsumé.jsonl: 2 iterations (1 warm-up), completed\n", "")
+    code, printed, _ = run("--json", name)
+    assert code == 0
+    assert json.loads(printed)[0]["path"] == "r\\xe9\nsumé.jsonl"
+
+
+def test_a_folder_may_hold_what_is_no_record(run: Command) -> None:
+    os.mkfifo("pipe.jsonl")
+    assert run(".")[:2] == (
+        1,
+        "INVALID pipe.jsonl: 1 error\n  error: is a pipe or a device; a record is a file\n",
+    )
 
 
 def test_the_schema_is_printed(run: Command) -> None:

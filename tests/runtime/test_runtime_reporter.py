@@ -248,6 +248,17 @@ def test_a_check_with_faults_fails_and_ends_the_record(tmp_path: Path, capsys: p
     assert json.loads(printed.out)["status"] == "failed"
 
 
+def test_a_run_whose_record_is_lost_fails_after_its_summary(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    made = recorded(tmp_path, iterations=1)
+    made.decide(FIRST)
+    made.decide(SECOND)
+    path_of(made).unlink()
+    assert made.end(CLOCK) == 1
+    lines = capsys.readouterr().out.splitlines()
+    assert any("throughput" in line for line in lines)
+    assert lines[-1] == f"FAILED: {path_of(made)} is lost: No such file or directory, but the run was writing it"
+
+
 def test_a_record_folder_that_is_a_file_is_a_mistake_of_the_user(tmp_path: Path) -> None:
     file = tmp_path / "results"
     file.write_text("")
