@@ -23,8 +23,8 @@ from dlbench.errors import SpecError
 
 T = TypeVar("T")
 
-LARGEST_FILE = 1_000_000
-"""Bytes. PyYAML takes two seconds for so much; a spec or a configuration has a few thousand."""
+LARGEST_FILE = 100_000
+"""Bytes; a spec or a configuration has a few thousand. YAML, and options that are repeated, take time."""
 _SHOWN_CHARACTERS = 60
 _MOST_DIGITS = 40
 """Characters of an integer below 2^63: 19 digits, the underscores between them, and the sign."""
@@ -65,7 +65,7 @@ def _read_bytes(path: Path | Traversable) -> bytes:
     except ValueError as error:  # a zero byte in the path
         raise SpecError(f"{path}: {error}") from None
     if len(content) > LARGEST_FILE:
-        raise SpecError(f"{path}: is larger than {LARGEST_FILE / 1e6:g} MB; expected a spec or a configuration")
+        raise SpecError(f"{path}: is larger than {LARGEST_FILE // 1000} kB; expected a spec or a configuration")
     return content
 
 

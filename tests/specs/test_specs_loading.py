@@ -134,8 +134,8 @@ def test_a_pipe_or_a_device_is_never_opened(tmp_path: Path) -> None:
 
 
 def test_a_file_too_large_for_a_spec_is_not_parsed(tmp_path: Path) -> None:
-    path = written(tmp_path, b"# comment\n" * 100_001)
-    assert message(load_model, path) == "is larger than 1 MB; expected a spec or a configuration"
+    path = written(tmp_path, b"# comment\n" * 10_001)
+    assert message(load_model, path) == "is larger than 100 kB; expected a spec or a configuration"
 
 
 def test_the_home_of_nobody_is_no_folder() -> None:
