@@ -106,17 +106,8 @@ def loaded_library() -> Library:
 
     Raises `PreflightError` where there is none.
     """
-    import mpi4py  # noqa: PLC0415 - only `dlbench run` asks, and not while it prints help
+    from dlbench.comm.loading import MPI  # noqa: PLC0415 - only `dlbench run` asks, and not while it prints help
 
-    mpi4py.rc.initialize = False
-    mpi4py.rc.finalize = False
-    try:
-        from mpi4py import MPI  # noqa: PLC0415
-    except (ImportError, RuntimeError) as error:
-        raise PreflightError(
-            f"mpi4py finds no MPI library ({' '.join(str(error).split())}); "
-            "load your site's MPI module, or install an embedded one: pip install 'dlbench[mpich]'"
-        ) from None
     return Library(" ".join(MPI.Get_library_version().split()), _mapped_library(Path("/proc/self/maps")))
 
 
@@ -151,23 +142,33 @@ def find_launcher(library: Library, family: Family, version: Version | None = No
     paths = [str(folder / "mpiexec") for folder in candidates if (folder / "mpiexec").is_file()]
     on_path = which("mpiexec")
     paths += [on_path] if on_path else []
+    found = []
     for path in dict.fromkeys(paths):
-        if family.launcher_mark.lower() in asked(path).lower():
+        answer = asked(path)
+        if family.launcher_mark.lower() in answer.lower():
             return path
-    looked = ", ".join(dict.fromkeys(paths)) or "nowhere"
+        found.append(f"{path}: {_first_line(answer)}")
     raise PreflightError(
-        f"no mpiexec of {family.name} for {library.path or 'the MPI library'} (found: {looked}); "
+        f"no mpiexec of {family.name} for {library.path or 'the MPI library'} (found: {', '.join(found) or 'none'}); "
         "put it on the PATH, or use --launcher srun"
     )
 
 
 def launcher_version(path: str) -> str:
-    """What `mpiexec --version` prints."""
+    """What `mpiexec --version` prints, or why it prints nothing."""
     try:
-        done = subprocess.run([path, "--version"], capture_output=True, text=True, timeout=30, check=False)
-    except (OSError, subprocess.TimeoutExpired):
-        return ""
+        done = subprocess.run(
+            [path, "--version"], capture_output=True, text=True, errors="replace", timeout=30, check=False
+        )
+    except OSError as error:
+        return f"cannot be started: {error.strerror}"
+    except subprocess.TimeoutExpired:
+        return "does not answer"
     return done.stdout + done.stderr
+
+
+def _first_line(text: str) -> str:
+    return next(iter(text.splitlines()), "no version")[:60]
 
 
 def srun(ranks: int, family: Family) -> Launch:
@@ -195,7 +196,7 @@ def plan_launch(launcher: str, ranks: int, environment: Mapping[str, str], argum
 def _hosts(environment: Mapping[str, str]) -> int | None:
     """Hosts of the allocation; None where the launcher gets them from a list that only it reads."""
     nodes = environment.get("SLURM_JOB_NUM_NODES", "")
-    if nodes.isdigit():
+    if nodes.isdecimal():
         return int(nodes)
     return None if any(name in environment for name in _HOST_LISTS) else 1
 
@@ -204,8 +205,10 @@ def _named(launcher: str, family: Family) -> str:
     path = which(launcher)
     if path is None:
         raise PreflightError(f"--launcher {launcher}: no such program; use auto, srun, or the path of an mpiexec")
-    if family.launcher_mark.lower() not in launcher_version(path).lower():
+    answer = launcher_version(path)
+    if family.launcher_mark.lower() not in answer.lower():
         raise PreflightError(
-            f"--launcher {launcher} does not belong to {family.name}, which mpi4py loads: every rank would be alone"
+            f"--launcher {launcher} ({_first_line(answer)}) does not belong to {family.name}, which mpi4py loads: "
+            "every rank would be alone"
         )
     return path

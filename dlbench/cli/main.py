@@ -1,85 +1,22 @@
-"""The `dlbench` command: the application, and what happens to its errors."""
+"""Entry point of the `dlbench` command, light: what it imports cannot be interrupted without a traceback."""
 
 from __future__ import annotations
 
-import io
-import os
 import sys
-from collections.abc import Callable
-from typing import Annotated, Any
+from typing import NoReturn
 
-import typer
+from dlbench.runtime.streams import prepare_streams
 
-from dlbench import __version__
-from dlbench.cli import describe, run, specs, validate
-from dlbench.errors import DlbenchError
-
-USAGE_ERROR = 2
 INTERRUPTED = 130
 
-UsageError: Any = typer.BadParameter.__mro__[1]
-"""Base of the errors of typer's parser, which has moved between packages."""
 
-
-def main() -> None:
+def main() -> NoReturn:
     """Run the command line and leave with its exit code: 2 where the user can put it right, 1 where a run failed."""
-    if sys.stdout is None:
-        sys.stdout = io.StringIO()  # closed by the caller (`>&-`): nobody reads it
-    sys.exit(_outcome(lambda: app(prog_name="dlbench", standalone_mode=False)))
-
-
-def _outcome(command: Callable[[], object]) -> int:
-    """Exit code of the command; its error, if it is one that we expect, is one line on stderr."""
+    prepare_streams()
     try:
-        code = command()
-        print(end="", flush=True)
-    except DlbenchError as error:
-        return _fail(str(error), error.exit_code)
-    except UsageError as error:
-        return _fail(f"{error.format_message()} see 'dlbench --help'", USAGE_ERROR)
-    except (KeyboardInterrupt, typer.Abort):
-        return INTERRUPTED
-    except OSError as error:
-        _discard_output()
-        return 1 if isinstance(error, BrokenPipeError) else _fail(str(error), 1)
-    return code if isinstance(code, int) else 0
+        from dlbench.cli.application import run_command_line  # noqa: PLC0415 - it takes its time
 
-
-def _fail(message: str, exit_code: int) -> int:
-    print(f"dlbench: {message}", file=sys.stderr)
-    return exit_code
-
-
-def _discard_output() -> None:
-    """Leave nothing in the buffer of stdout that Python could fail to write once more when it ends."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-
-
-def _version(asked: bool) -> None:
-    if asked:
-        print(f"dlbench {__version__}")
-        raise typer.Exit
-
-
-app = typer.Typer(
-    help="How distributed AI training behaves on real machines: alone, at scale and beside other jobs.",
-    add_completion=False,
-    pretty_exceptions_enable=False,
-    rich_markup_mode=None,
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
-
-
-@app.callback(invoke_without_command=True)
-def _application(
-    context: typer.Context,
-    version: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and leave.")
-    ] = False,
-) -> None:
-    if context.invoked_subcommand is None:
-        print(context.get_help())
-
-
-for group in (describe, run, specs, validate):
-    group.register(app)
+        exit_code = run_command_line()
+    except KeyboardInterrupt:
+        exit_code = INTERRUPTED
+    sys.exit(exit_code)

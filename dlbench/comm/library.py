@@ -1,24 +1,22 @@
 """The MPI library, initialised for a process in which only the main thread communicates.
 
 Every module of the rank processes takes `MPI` from here: mpi4py reads its settings when `MPI` is first imported, and
-asks for MPI_THREAD_MULTIPLE by default, whose locks cost about 15 % of the time of a small message.
+asks for MPI_THREAD_MULTIPLE by default, whose locks cost about 15 % of the time of a small message. Importing it raises
+`PreflightError` where there is no library, or one that cannot talk to the launcher.
 """
 
 from __future__ import annotations
 
+import ctypes
 import os
-import sys
 import warnings
 from collections.abc import Mapping
 
-import mpi4py
-
-mpi4py.rc.initialize = False
-mpi4py.rc.finalize = True
 # Each rank would warn of a launcher that does not belong to the library; the preflight refuses it, once.
 warnings.filterwarnings("ignore", "suspicious MPI execution environment")
 
-from mpi4py import MPI  # noqa: E402
+from dlbench.comm.loading import MPI  # noqa: E402
+from dlbench.errors import PreflightError  # noqa: E402
 
 __all__ = ["MPI", "version"]
 
@@ -36,22 +34,33 @@ def speaks_no_pmix(library_version: str) -> bool:
 
 
 def _refuse_pmix(environment: Mapping[str, str]) -> None:
-    """Leave with the remedy where a PMIx launcher started a library that would abort in MPI_Init for it."""
+    """Raise `PreflightError` where a PMIx launcher started a library that would abort in MPI_Init for it."""
     if "PMIX_NAMESPACE" not in environment or "PMI_SIZE" in environment:
         return
-    if not speaks_no_pmix(MPI.Get_library_version()):
-        return
-    if environment.get("PMIX_RANK", "0") == "0":
-        sys.stderr.write(
-            f"dlbench: the launcher does not belong to {version()}, which cannot talk PMIx; use the mpiexec that "
-            "belongs to this MPI (`dlbench run` finds it), or srun --mpi=pmi2\n"
+    if speaks_no_pmix(MPI.Get_library_version()):
+        raise PreflightError(
+            f"the launcher does not belong to {version()}, which cannot talk PMIx; use the mpiexec that belongs to "
+            "this MPI (`dlbench run` finds it), or srun --mpi=pmi2"
         )
-    sys.exit(2)
+
+
+def _initialise() -> None:
+    """Call MPI_Init_thread with the GIL released.
+
+    mpi4py keeps the GIL there, so the watchdog could neither end a rank that waits for a dead one, nor hear of signals.
+
+    The watchdog breaks the level FUNNELED once, with MPI_Abort from its own thread while the main thread is in MPI. No
+    level below MULTIPLE would allow that, and MPICH and Open MPI both end the job. Leaving the process instead would
+    not: launchers that hear of no abort can wait for the other ranks.
+    """
+    # The process comes first: there a profiler that was preloaded has its own MPI_Init_thread.
+    scopes = (ctypes.CDLL(None), ctypes.CDLL(MPI.__file__))
+    library = next(scope for scope in scopes if hasattr(scope, "MPI_Init_thread"))
+    library.MPI_Init_thread(None, None, MPI.THREAD_FUNNELED, ctypes.byref(ctypes.c_int()))
+    for comm in (MPI.COMM_WORLD, MPI.COMM_SELF):
+        comm.Set_errhandler(MPI.ERRORS_RETURN)  # which mpi4py raises as exceptions
 
 
 if not MPI.Is_initialized():
     _refuse_pmix(os.environ)
-    # The watchdog breaks this level once, with MPI_Abort from its own thread while the main thread is in MPI. No level
-    # below MULTIPLE would allow that, and MPICH and Open MPI both end the job. Leaving the process instead would not:
-    # launchers that hear of no abort can wait for the other ranks.
-    MPI.Init_thread(MPI.THREAD_FUNNELED)
+    _initialise()

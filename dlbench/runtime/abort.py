@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import threading
 from collections.abc import Callable
+from socket import AF_UNIX, socket
 from time import sleep
 
-from dlbench.runtime.watchdog import Status, say
+from dlbench.runtime.streams import say
+from dlbench.runtime.watchdog import Status
 
 Note = Callable[[Status, str], bool]
 """Puts the end into the record; False where another rank has done so."""
@@ -16,8 +19,26 @@ _TURN_SECONDS = 0.5
 _LAST_TURN_SECONDS = 3.0
 _FORWARD_SECONDS = 0.25
 """How long a launcher gets to forward the last words of a rank: at an abort it drops what it has not read yet."""
-_SILENT_SECONDS = 1.0
+SILENT_SECONDS = 1.0
 """How long a rank that does not speak gives the one that does, before it ends the job itself."""
+
+
+def leave(status: Status, reason: str, exit_code: int, end: Callable[[int], object] = os._exit) -> None:
+    """End a rank that knows nothing of the others yet, and say why unless another one on this host does.
+
+    An address that only one process can have, and that ends with it, keeps apart the ranks of a launcher.
+    """
+    try:
+        address = socket(AF_UNIX)
+        address.bind(f"\0dlbench {os.getuid()} {os.getppid()}")
+    except OSError as error:
+        first = error.errno != errno.EADDRINUSE
+    else:
+        first = True
+    if first:
+        say(f"FAILED: {reason}")
+    sleep(SILENT_SECONDS)
+    end(exit_code)
 
 
 class Abort:
@@ -45,7 +66,7 @@ class Abort:
             say(f"FAILED: {reason}")
             sleep(_FORWARD_SECONDS)
         else:
-            sleep(_SILENT_SECONDS)
+            sleep(SILENT_SECONDS)
         self._end(exit_code)
 
     def _first_on_host(self) -> bool:

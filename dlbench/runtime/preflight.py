@@ -9,6 +9,9 @@ from typing import NamedTuple
 
 from dlbench.errors import PreflightError
 
+START_VARIABLE = "DLBENCH_START_TIMEOUT"
+"""Environment variable with the seconds that a step of the start-up may take, before options can be read."""
+
 
 class LauncherClaim(NamedTuple):
     """What the launcher says of this process: the number of ranks, its own rank, and the variable that says so."""
@@ -47,13 +50,35 @@ _REMEDY = {
 }
 
 
-def launcher_claim(environment: Mapping[str, str]) -> LauncherClaim | None:
-    """What the environment says about the launch; None where no launcher is known."""
-    for size, rank in _LAUNCHERS:
-        if environment.get(size, "").isdigit():
-            own = environment.get(rank, "0")
-            return LauncherClaim(size=int(environment[size]), rank=int(own) if own.isdigit() else 0, variable=size)
-    return None
+def launcher_claim(environment: Mapping[str, str], world_size: int = 1) -> LauncherClaim | None:
+    """What the environment says about the launch; None where no launcher is known.
+
+    The innermost launcher counts, unless only another one agrees with a world of several ranks: then the variables of
+    the former are inherited. A world of one confirms nothing: n of them are what a wrong launcher makes.
+    """
+    claims = [
+        LauncherClaim(size=int(environment[size]), rank=_decimal(environment.get(rank, "")), variable=size)
+        for size, rank in _LAUNCHERS
+        if environment.get(size, "").isdecimal()
+    ]
+    confirmed = [claim for claim in claims if claim.size == world_size > 1]
+    return next(iter(confirmed + claims), None)
+
+
+def _decimal(text: str) -> int:
+    return int(text) if text.isdecimal() else 0
+
+
+def start_limit(environment: Mapping[str, str]) -> float:
+    """Seconds that a step of the start-up may take; raises `PreflightError` where the variable is no such number."""
+    text = environment.get(START_VARIABLE, "300")
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = 0.0
+    if not seconds > 0:
+        raise PreflightError(f"{START_VARIABLE}={text}: expected seconds above 0, such as 300")
+    return seconds
 
 
 def check_world_size(world_size: int, library: str, claim: LauncherClaim | None) -> None:

@@ -8,43 +8,44 @@ from collections.abc import Sequence
 import msgspec
 
 from dlbench.comm.library import MPI, version
-from dlbench.errors import DlbenchError
+from dlbench.errors import DlbenchError, OptionError
 from dlbench.runtime.abort import Abort
-from dlbench.runtime.agreement import AgreedExit, from_root
+from dlbench.runtime.agreement import AgreedExit, agree, from_root
 from dlbench.runtime.hosts import find_host, share_file
 from dlbench.runtime.preflight import check_world_size, launcher_claim
 from dlbench.runtime.request import RunRequest
 from dlbench.runtime.runner import Runner
 from dlbench.runtime.situation import Situation
-from dlbench.runtime.watchdog import say
+from dlbench.runtime.streams import say
+from dlbench.runtime.watchdog import Watchdog
 
 TRACEBACK_VARIABLE = "DLBENCH_TRACEBACK"
 """Environment variable that asks for the traceback of a failure besides its one line."""
 
 
-def run_rank(strategy: str, argv: Sequence[str], prog: str) -> int:
-    """Exit code of the run. Any failure that concerns this rank alone ends the whole job."""
-    comm = MPI.COMM_WORLD
-    claim = launcher_claim(os.environ)
+def run_rank(strategy: str, argv: Sequence[str], prog: str, watchdog: Watchdog) -> int:
+    """Exit code of the run. Any failure that concerns this rank alone ends the whole job.
+
+    Raises `PreflightError` where the launcher does not belong to the MPI library.
+    """
+    comm, situation = MPI.COMM_WORLD, watchdog.situation
+    if comm.size > 1:  # n worlds of one rank each are told apart by what the launcher says
+        situation.rank = comm.rank
+    check_world_size(comm.size, version(), launcher_claim(os.environ, comm.size))
     try:
-        check_world_size(comm.size, version(), claim)
-    except DlbenchError as error:
-        if claim is None or claim.rank == 0:  # n jobs of one rank each: one of them speaks
-            say(str(error))
-        return error.exit_code
-    host = find_host(comm)
-    situation = Situation(rank=comm.rank, host=host.name)
-    abort = Abort(comm.rank, comm.size, shared_file=share_file(host.comm), end=comm.Abort)
-    try:
+        situation.enter("finding the ranks of this host")
+        host = find_host(comm)
+        watchdog.abort = abort = Abort(comm.rank, comm.size, shared_file=share_file(host.comm), end=comm.Abort)
         situation.enter("reading the options")
-        return Runner(comm, _request(comm, strategy, argv, prog), host, situation, abort).run()
+        request = _request(comm, strategy, argv, prog)
+        return Runner(comm, request, host, watchdog, abort).run()
     except AgreedExit as leave:
         if comm.rank == 0 and leave.message:
             say(leave.message)
         return leave.exit_code
     except BaseException as error:
         _print_traceback(error)
-        abort("failed", _reason(situation, error), 1)
+        watchdog.abort("failed", _reason(situation, error), 1)
         return 1
 
 
@@ -58,7 +59,17 @@ def _request(comm: MPI.Intracomm, strategy: str, argv: Sequence[str], prog: str)
         check_request(request, comm.size)
         return msgspec.msgpack.encode(request)
 
-    return msgspec.msgpack.decode(from_root(comm, read), type=RunRequest)
+    request = msgspec.msgpack.decode(from_root(comm, read), type=RunRequest)
+    agree(comm, lambda: _check_strategy(comm.rank, strategy, request.strategy))
+    return request
+
+
+def _check_strategy(rank: int, own: str, first: str) -> None:
+    """Raise `OptionError` where a launcher, told so, has started another strategy on this rank than on rank 0."""
+    if own != first:
+        raise OptionError(
+            f"rank 0 runs dlbench.{first}, but rank {rank} dlbench.{own}; start one strategy on all ranks"
+        )
 
 
 def _reason(situation: Situation, error: BaseException) -> str:

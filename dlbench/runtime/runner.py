@@ -31,9 +31,8 @@ from dlbench.runtime.hosts import Host
 from dlbench.runtime.preflight import launcher_claim
 from dlbench.runtime.request import RunRequest
 from dlbench.runtime.rows import RowFormat, Rows
-from dlbench.runtime.situation import Situation
 from dlbench.runtime.start import start_line
-from dlbench.runtime.watchdog import Status, Watchdog
+from dlbench.runtime.watchdog import Limits, Status, Watchdog
 from dlbench.strategies.accounting import Accounting, classes_of
 from dlbench.strategies.messages import memory_bytes, message_table
 from dlbench.strategies.ops import Compute, Scope
@@ -45,21 +44,18 @@ if TYPE_CHECKING:
 class Runner:
     """Sets up, checks, measures and finishes the run of one rank. Everything is collective but `note`."""
 
-    def __init__(
-        self, comm: MPI.Intracomm, request: RunRequest, host: Host, situation: Situation, abort: Abort
-    ) -> None:
+    def __init__(self, comm: MPI.Intracomm, request: RunRequest, host: Host, watchdog: Watchdog, abort: Abort) -> None:
         self._comm = comm
         self._request = request
         self._options = request.run
         self._host = host
-        self._situation = situation
+        self._watchdog = watchdog
+        self._situation = watchdog.situation
         self._configuration = request.configuration(comm.size)
         self._iteration = 0
         self._record: Path | None = None
         self._reporter: Reporter | None = None
-        self._watchdog = Watchdog(
-            situation, limit_seconds=self._options.timeout, grace_seconds=self._options.grace, abort=abort
-        )
+        watchdog.limits = Limits(self._options.timeout, "--timeout", self._options.grace)
         abort.note = self.note
 
         programs = [self._configuration.program(role.rank) for role in self._configuration.roles()]
@@ -67,7 +63,6 @@ class Runner:
 
     def run(self) -> int:
         """Exit code of the run, the same on every rank."""
-        self._watchdog.start()
         self._situation.enter("checking the memory")
         self._compute = create(self._options.compute, ranks_per_core=self._host.ranks_per_core, seed=self._options.seed)
         agree(self._comm, self._check_memory)
@@ -169,7 +164,7 @@ class Runner:
         return [op.phase for op in self._configuration.ops(self._comm.rank) if isinstance(op, Compute)]
 
     def _backend(self) -> Backend:
-        claim = launcher_claim(os.environ)
+        claim = launcher_claim(os.environ, self._comm.size)
         described = self._world.describe()
         return Backend(
             name=described["name"],

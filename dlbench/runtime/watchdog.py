@@ -11,13 +11,13 @@ import contextlib
 import os
 import select
 import signal
-import sys
 import threading
 from collections.abc import Callable
 from time import monotonic, sleep
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from dlbench.runtime.situation import Situation
+from dlbench.runtime.streams import say
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)
 REPORT_SECONDS = 1.0
@@ -34,37 +34,33 @@ def signal_exit_code(number: int) -> int:
     return 128 + number
 
 
-def say(text: str) -> None:
-    """One line on standard error, written at once."""
-    with contextlib.suppress(OSError, ValueError):  # a stream that is gone must not keep a job from its end
-        sys.stderr.write(f"dlbench: {text}\n")
-        sys.stderr.flush()
+class Limits(NamedTuple):
+    """How long a rank may take."""
+
+    seconds: float
+    """The longest that a step of the `Situation` may take."""
+    setting: str
+    """What sets them, e.g. `--timeout`."""
+    grace_seconds: float
+    """The longest that a signalled run may take to finish its iteration."""
 
 
 class Watchdog:
-    """Watches one rank.
+    """Watches one rank from its first moment to its last.
 
-    `abort(status, reason, exit_code)` ends the whole job and does not return. `limit_seconds` is the longest that a
-    step of the `Situation` may take, `grace_seconds` the longest that a signalled run may take to finish its iteration.
-    Open MPI sends SIGTERM to the other ranks when one aborts, and SIGKILL a second later: in the grace they stay
-    silent, so only the rank that failed speaks.
+    `abort(status, reason, exit_code)` ends the whole job and does not return; it and the `limits` change when MPI is
+    there and when the options are known. Open MPI sends SIGTERM to the other ranks when one aborts, and SIGKILL a
+    second later: in the grace they stay silent, so only the rank that failed speaks.
     """
 
-    def __init__(
-        self,
-        situation: Situation,
-        *,
-        limit_seconds: float,
-        grace_seconds: float,
-        abort: Callable[[Status, str, int], object],
-    ) -> None:
+    def __init__(self, situation: Situation, limits: Limits, abort: Callable[[Status, str, int], object]) -> None:
         self.situation = situation
-        self.limit_seconds = limit_seconds
+        self.limits = limits
+        self.abort = abort
         self.stop_signal = 0
         """The first signal that asked the run to stop; the loop reads it between iterations."""
-        self._abort = abort
-        self._grace_seconds = grace_seconds
-        self._stop_by = float("inf")
+        self._signalled = float("inf")
+        """When that signal came."""
         self._closed = False
         self._handlers: dict[int, Any] = {}
         """Those of the process before `start`."""
@@ -75,8 +71,14 @@ class Watchdog:
         """Take over the signals and begin to watch. Call from the main thread."""
         os.set_blocking(self._write, False)
         signal.set_wakeup_fd(self._write, warn_on_full_buffer=False)
-        self._handlers = {number: signal.signal(number, lambda number, frame: None) for number in SIGNALS}
+        self._handlers = {number: signal.getsignal(number) for number in SIGNALS}
+        self.take_signals()
         self._thread.start()
+
+    def take_signals(self) -> None:
+        """Take over the signals, once more where a library may have done so since. Call from the main thread."""
+        for number in SIGNALS:
+            signal.signal(number, lambda number, frame: None)
 
     def close(self) -> None:
         """Stop watching and give the signals back: the run is over, what remains is to leave."""
@@ -99,9 +101,9 @@ class Watchdog:
             if self._closed:
                 return
             now = monotonic()
-            if now > self._stop_by:
-                self._end_by_signal(f"{self.situation.step} was still running after {self._grace_seconds:g} s")
-            if now - self.situation.since > self.limit_seconds:
+            if now > self._signalled + self.limits.grace_seconds:
+                self._end_by_signal(f"{self.situation.step} was still running after {self.limits.grace_seconds:g} s")
+            if now - self.situation.since > self.limits.seconds:
                 self._end_by_timeout(now - self.situation.since)
 
     def _receive(self, number: int) -> None:
@@ -109,16 +111,16 @@ class Watchdog:
             return
         if not self.stop_signal:
             self.stop_signal = number
-            self._stop_by = monotonic() + self._grace_seconds
-        elif monotonic() > self._stop_by - self._grace_seconds + REPEAT_SECONDS:
+            self._signalled = monotonic()
+        elif monotonic() > self._signalled + REPEAT_SECONDS:
             self._end_by_signal(f"the signal came again in {self.situation.step}")
 
     def _end_by_signal(self, detail: str) -> None:
         name = signal.Signals(self.stop_signal).name
-        self._abort("terminated", f"{name} on {self.situation.who()}; {detail}", signal_exit_code(self.stop_signal))
+        self.abort("terminated", f"{name} on {self.situation.who()}; {detail}", signal_exit_code(self.stop_signal))
 
     def _end_by_timeout(self, seconds: float) -> None:
         hang = f"{self.situation.who()} is in {self.situation.where()} after {seconds:.1f} s"
         say(hang)
         sleep(REPORT_SECONDS)
-        self._abort("failed", f"hang: {hang}; the limit is --timeout {self.limit_seconds:g}", 1)
+        self.abort("failed", f"hang: {hang}; the limit is {self.limits.setting} {self.limits.seconds:g}", 1)

@@ -14,7 +14,7 @@ import pytest
 import typer
 
 from dlbench import __version__
-from dlbench.cli import main as command_line
+from dlbench.cli import application as command_line
 from dlbench.errors import CheckError, OptionError, RunError, SpecError, UserError
 
 DLBENCH = [sys.executable, "-m", "dlbench"]
@@ -42,9 +42,8 @@ def test_a_failed_run_is_one_line_and_exit_code_1(kind: type[RunError], capsys: 
     assert outcome(kind("rank 3 is gone"), capsys) == (1, "dlbench: rank 3 is gone\n")
 
 
-@pytest.mark.parametrize("error", [KeyboardInterrupt(), typer.Abort()])
-def test_an_interruption_is_silent_and_exit_code_130(error: BaseException, capsys: pytest.CaptureFixture[str]) -> None:
-    assert outcome(error, capsys) == (130, "")
+def test_an_interruption_is_silent_and_exit_code_130(capsys: pytest.CaptureFixture[str]) -> None:
+    assert outcome(typer.Abort(), capsys) == (130, "")
 
 
 def test_an_error_of_our_own_making_keeps_its_traceback(capsys: pytest.CaptureFixture[str]) -> None:
@@ -102,18 +101,40 @@ def test_a_reader_that_left_is_no_error_to_speak_of() -> None:
     assert done.stderr == ""
 
 
-def test_a_full_disk_is_one_line() -> None:
+@pytest.mark.parametrize("arguments", [["models"], ["run", "dp", "--help"]])
+def test_a_full_disk_is_one_line(arguments: list[str]) -> None:
     with Path("/dev/full").open("w") as full:
-        done = run("models", stdout=full.fileno())
+        done = run(*arguments, stdout=full.fileno())
     assert done.returncode == 1
     assert done.stderr == "dlbench: [Errno 28] No space left on device\n"
 
 
-def test_a_closed_output_is_no_error() -> None:
+@pytest.mark.parametrize(("command", "exit_code"), [("models >&-", 0), ("--nothing 2>&-", 2)])
+def test_a_closed_stream_is_no_error(command: str, exit_code: int) -> None:
     done = subprocess.run(
-        ["bash", "-c", f"{sys.executable} -m dlbench models >&-"], capture_output=True, timeout=60, check=False
+        ["bash", "-c", f"{sys.executable} -m dlbench {command}"], capture_output=True, timeout=60, check=False
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (exit_code, b"", b"")
+
+
+def test_what_the_output_cannot_encode_is_a_question_mark() -> None:
+    done = subprocess.run(
+        [*DLBENCH, "run", "dp", "--help"],
+        env={**os.environ, "PYTHONIOENCODING": "ascii"},
+        capture_output=True,
+        timeout=60,
+        check=False,
     )
     assert (done.returncode, done.stderr) == (0, b"")
+    assert b"within ?F of it" in b" ".join(done.stdout.split())
+
+
+def test_an_interruption_of_the_imports_leaves_no_traceback(tmp_path: Path) -> None:
+    (tmp_path / "typer.py").write_text("raise KeyboardInterrupt\n")
+    done = subprocess.run(
+        DLBENCH, env={**os.environ, "PYTHONPATH": str(tmp_path)}, capture_output=True, timeout=60, check=False
+    )
+    assert (done.returncode, done.stderr) == (130, b"")
 
 
 def test_control_c_ends_a_command_without_a_traceback() -> None:

@@ -32,7 +32,7 @@ import sys
 import numpy as np
 
 from dlbench.comm.library import MPI
-from dlbench.runtime.rank import run_rank
+from dlbench.runtime.entry import main
 from dlbench.runtime.runner import Runner
 
 RANK = MPI.COMM_WORLD.rank
@@ -50,7 +50,7 @@ class Faithful:
 
 split = Runner._split
 Runner._split = lambda runner, scope: Sabotaged(split(runner, scope))
-sys.exit(run_rank({strategy!r}, sys.argv[1:], prog="ranks"))
+main({strategy!r})
 """
 
 

@@ -26,22 +26,22 @@ if RANK % 2:
     time.perf_counter_ns = lambda: READ() + round((READ() - BEGIN) * {DRIFT})
 
 from dlbench.runtime import clock
-from dlbench.runtime.rank import run_rank
+from dlbench.runtime.entry import main
 
 clock.clock_domain = lambda: f"host {{RANK}}"
 clock.RESYNC_SECONDS = 0.2
-sys.exit(run_rank("dp", sys.argv[1:], prog="ranks"))
+main("dp")
 """
 
 ONE_HOST = """
 import sys
 
 from dlbench.runtime import clock
-from dlbench.runtime.rank import run_rank
+from dlbench.runtime.entry import main
 
 clock.RESYNC_SECONDS = 0.0
 clock.GlobalClock._ask = clock.GlobalClock._answer = None
-sys.exit(run_rank("dp", sys.argv[1:], prog="ranks"))
+main("dp")
 """
 
 

@@ -13,13 +13,11 @@ from launch import IMPLEMENTATIONS, Completed, Mpi, find_mpi
 from live_runs import SMALL, last_line, on_mpich, run, said, valid_record
 
 SMALL_MEMORY = """
-import sys
-
 from dlbench.runtime import hosts
-from dlbench.runtime.rank import run_rank
+from dlbench.runtime.entry import main
 
 hosts.available_memory = lambda: 50_000_000
-sys.exit(run_rank("dp", sys.argv[1:], prog="ranks"))
+main("dp")
 """
 
 
@@ -111,6 +109,27 @@ def test_one_process_of_a_larger_allocation_is_refused(mpi: Mpi) -> None:
 
     assert line.startswith("MPI sees a world of 1 rank, but SLURM_NTASKS=4: ")
     assert "srun --mpi=pmi2" in line
+
+
+def test_a_variable_that_another_launcher_has_left_does_not_count(mpi: Mpi, tmp_path: Path) -> None:
+    options = ["--iterations", "1", "--record", str(tmp_path), *SMALL]
+    inherited = {"mpich": "OMPI_COMM_WORLD_SIZE", "openmpi": "PMI_SIZE"}[mpi.name]
+
+    completed = alone(mpi, "-m", "dlbench", "run", "dp", "-n", "2", *options, **{inherited: "4"})
+
+    assert (completed.returncode, last_line(completed.stdout)) == (0, "OK"), completed
+    launcher = {"mpich": "PMI", "openmpi": "Open MPI mpiexec"}[mpi.name]
+    assert valid_record(tmp_path).header.backend.launcher == launcher
+
+
+def test_without_an_mpi_library_the_remedy_comes_first(mpi: Mpi) -> None:
+    nowhere = {"MPI4PY_LIBMPI": "/nowhere"}
+
+    for completed in (
+        mpi.launch(3, ["-m", "dlbench.dp"], env=nowhere),
+        alone(mpi, "-m", "dlbench", "run", "dp", "-n", "3", **nowhere),
+    ):
+        assert refusal(completed).startswith("install an MPI: pip install mpich, or load your site's MPI module; ")
 
 
 def test_dlbench_run_finds_the_launcher_of_the_mpi_in_use(mpi: Mpi, tmp_path: Path) -> None:

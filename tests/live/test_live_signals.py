@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from launch import Job, Mpi
-from live_runs import command, last_line, on_mpich, said, valid_record
+from live_runs import command, last_line, said, valid_record
 
 from dlbench.records.reader import read_ops
 
@@ -166,34 +166,3 @@ def test_a_signal_that_comes_again_ends_the_run_at_once(mpi: Mpi, tmp_path: Path
     record = valid_record(tmp_path)
     assert record.end is not None
     assert re.fullmatch(r"SIGTERM on rank 1 \(\S+, cpu\); the signal came again in iteration 0", record.end.reason)
-
-
-WAITS_WHILE_IT_IMPORTS = """
-import sys, time
-
-
-class Waiting:
-    def find_spec(self, name, path=None, target=None):
-        if name == "dlbench.runtime.runner":
-            print("importing", flush=True)
-            time.sleep(60)
-
-
-sys.meta_path.insert(0, Waiting())
-from dlbench.runtime.entry import main
-
-main("dp")
-"""
-
-
-@on_mpich
-def test_a_signal_while_the_ranks_import_leaves_no_traceback(mpi: Mpi, tmp_path: Path) -> None:
-    program = tmp_path / "ranks.py"
-    program.write_text(WAITS_WHILE_IT_IMPORTS)
-    with mpi.start(2, [str(program), "--no-record"]) as job:
-        job.wait_for_output("importing")
-        os.kill(job.process.pid, signal.SIGINT)
-        completed = job.wait(20)
-
-    assert completed.returncode != 0
-    assert "Traceback" not in completed.stderr

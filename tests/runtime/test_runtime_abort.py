@@ -40,6 +40,25 @@ def fail_together(folder: Path, ranks: Sequence[int], size: int) -> list[str]:
     return [line for text in said for line in text.splitlines()]
 
 
+LEAVE = """
+import os, sys, time
+from dlbench.runtime.abort import leave
+
+time.sleep(max(0, float(sys.argv[2]) - time.time()))
+leave("terminated", f"rank {sys.argv[1]}", 143)
+"""
+
+
+def test_of_the_ranks_of_a_launcher_that_leave_before_they_know_each_other_one_speaks() -> None:
+    at = str(time.time() + 1)
+    processes = [
+        subprocess.Popen([sys.executable, "-c", LEAVE, rank, at], stderr=subprocess.PIPE, text=True) for rank in "0123"
+    ]
+    said = "".join(process.communicate(timeout=30)[1] for process in processes)
+    assert [process.returncode for process in processes] == [143] * 4
+    assert said in {f"dlbench: FAILED: rank {rank}\n" for rank in range(4)}
+
+
 @pytest.fixture
 def waits(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """Seconds that the code under test would have slept; nobody sleeps."""

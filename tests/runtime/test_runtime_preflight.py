@@ -18,6 +18,7 @@ from dlbench.runtime.preflight import (
     check_memory,
     check_world_size,
     launcher_claim,
+    start_limit,
 )
 from dlbench.specs import load_gpu, load_model
 from dlbench.strategies import configure
@@ -45,7 +46,29 @@ def test_the_innermost_launcher_counts(inner: int, outer: int) -> None:
     assert launcher_claim({**CLAIMS[outer][0], **CLAIMS[inner][0]}) == CLAIMS[inner][1]
 
 
-@pytest.mark.parametrize("value", ["", "many", "-1"])
+def test_of_several_launchers_the_one_that_agrees_with_a_world_of_several_ranks_counts() -> None:
+    inherited = {**OPEN_MPI, **PMI}  # 4 and 5 ranks
+    assert launcher_claim(inherited, 5) == CLAIMS[1][1]
+    assert launcher_claim(inherited, 3) == CLAIMS[0][1]  # none agrees: the innermost
+
+
+def test_a_world_of_one_agrees_with_no_inherited_size() -> None:
+    allocation_of_one = {**OPEN_MPI, "SLURM_NTASKS": "1"}
+    assert launcher_claim(allocation_of_one, 1) == CLAIMS[0][1]
+
+
+@pytest.mark.parametrize(("environment", "seconds"), [({}, 300.0), ({"DLBENCH_START_TIMEOUT": "7.5"}, 7.5)])
+def test_the_start_of_a_rank_has_its_limit(environment: dict[str, str], seconds: float) -> None:
+    assert start_limit(environment) == seconds
+
+
+@pytest.mark.parametrize("text", ["soon", "0", "-1", "nan", ""])
+def test_a_limit_that_is_no_time_is_refused(text: str) -> None:
+    with pytest.raises(PreflightError, match=f"DLBENCH_START_TIMEOUT={text}: expected seconds above 0"):
+        start_limit({"DLBENCH_START_TIMEOUT": text})
+
+
+@pytest.mark.parametrize("value", ["", "many", "-1", "²"])
 def test_a_size_that_is_no_number_is_no_claim(value: str) -> None:
     assert launcher_claim({"PMI_SIZE": value}) is None
 

@@ -16,7 +16,7 @@ from dlbench.runtime.watchdog import signal_exit_code
 PROGRAM = """
 import ctypes, os, signal, sys, time
 from dlbench.runtime.situation import Situation
-from dlbench.runtime.watchdog import SIGNALS, Watchdog
+from dlbench.runtime.watchdog import SIGNALS, Limits, Watchdog
 
 situation = Situation(rank={rank}, host="node1")
 
@@ -34,12 +34,7 @@ def block_in_c():
     lock(mutex)
 
 
-dog = Watchdog(
-    situation,
-    limit_seconds={limit},
-    grace_seconds={grace},
-    abort=abort,
-)
+dog = Watchdog(situation, Limits({limit}, "--timeout", {grace}), abort)
 dog.start()
 {body}
 """
@@ -98,6 +93,18 @@ def test_a_signalled_run_that_blocks_in_a_library_ends_after_the_grace() -> None
     reason = "SIGTERM on rank 0 (node1, cpu); iteration 7 was still running after 0.5 s"
     assert process.said == [f"terminated {reason}"]
     assert process.complained == ""
+
+
+def test_a_grace_that_changes_counts_from_the_signal() -> None:
+    body = "situation.enter('starting MPI')\nprint('ready', flush=True)\nwhile not dog.stop_signal: time.sleep(0.01)\n"
+    body += "situation.enter('iteration 0'); dog.limits = Limits(600, '--timeout', 1.5); time.sleep(60)"
+    with watched(body, grace=0.8) as process:
+        process.wait_until_ready()
+        sent = time.monotonic()
+        process.send(signal.SIGTERM)
+        assert process.end() == 143
+        assert time.monotonic() - sent >= 1.5
+    assert process.said[0].endswith("iteration 0 was still running after 1.5 s")
 
 
 def test_a_second_signal_ends_the_run_at_once_with_the_code_of_the_first() -> None:

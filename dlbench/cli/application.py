@@ -1,0 +1,89 @@
+"""The `dlbench` command: the application, and what happens to its errors."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import Annotated, Any
+
+import typer
+
+from dlbench import __version__
+from dlbench.cli import describe, run, specs, validate
+from dlbench.cli.main import INTERRUPTED
+from dlbench.errors import DlbenchError
+from dlbench.runtime.streams import say
+
+USAGE_ERROR = 2
+
+UsageError: Any = typer.BadParameter.__mro__[1]
+"""Base of the errors of typer's parser, which has moved between packages."""
+
+
+def run_command_line() -> int:
+    """Exit code of the command that this process was started with."""
+    return _outcome(lambda: app(prog_name="dlbench", standalone_mode=False))
+
+
+def _outcome(command: Callable[[], object]) -> int:
+    """Exit code of the command; its error, if it is one that we expect, is one line on stderr."""
+    try:
+        code = _code(command)
+        print(end="", flush=True)
+    except DlbenchError as error:
+        return _fail(str(error), error.exit_code)
+    except UsageError as error:
+        return _fail(f"{error.format_message()} see 'dlbench --help'", USAGE_ERROR)
+    except typer.Abort:
+        return INTERRUPTED
+    except OSError as error:
+        _discard_output()
+        return 1 if isinstance(error, BrokenPipeError) else _fail(str(error), 1)
+    return code if isinstance(code, int) else 0
+
+
+def _code(command: Callable[[], object]) -> object:
+    try:
+        return command()
+    except SystemExit as leave:  # argparse, having printed help
+        return leave.code
+
+
+def _fail(message: str, exit_code: int) -> int:
+    say(message)
+    return exit_code
+
+
+def _discard_output() -> None:
+    """Leave nothing in the buffer of stdout that Python could fail to write once more when it ends."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        print(f"dlbench {__version__}")
+        raise typer.Exit
+
+
+app = typer.Typer(
+    help="How distributed AI training behaves on real machines: alone, at scale and beside other jobs.",
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+@app.callback(invoke_without_command=True)
+def _application(
+    context: typer.Context,
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and leave.")
+    ] = False,
+) -> None:
+    if context.invoked_subcommand is None:
+        print(context.get_help())
+
+
+for group in (describe, run, specs, validate):
+    group.register(app)

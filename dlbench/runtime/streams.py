@@ -1,0 +1,30 @@
+"""Standard output and error that take whatever is printed, and the one way to speak on the latter."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import sys
+from pathlib import Path
+from typing import TextIO
+
+
+def prepare_streams() -> None:
+    """Print into nothing where a stream was closed (`>&-`), and ? for what its encoding lacks. Call it first."""
+    sys.stdout, sys.stderr = _prepared(sys.stdout), _prepared(sys.stderr)
+
+
+def _prepared(stream: TextIO | None) -> TextIO:
+    if stream is None:
+        return Path(os.devnull).open("w", encoding="utf-8")
+    if isinstance(stream, io.TextIOWrapper):
+        stream.reconfigure(errors="replace")
+    return stream
+
+
+def say(text: str) -> None:
+    """One line on standard error, written at once."""
+    with contextlib.suppress(OSError, ValueError):  # a stream that is gone must not keep a job from its end
+        sys.stderr.write(f"dlbench: {text}\n")
+        sys.stderr.flush()
