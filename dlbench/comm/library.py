@@ -55,8 +55,11 @@ def _initialise() -> None:
     """
     # The process comes first: there a profiler that was preloaded has its own MPI_Init_thread.
     scopes = (ctypes.CDLL(None), ctypes.CDLL(MPI.__file__))
-    library = next(scope for scope in scopes if hasattr(scope, "MPI_Init_thread"))
-    library.MPI_Init_thread(None, None, MPI.THREAD_FUNNELED, ctypes.byref(ctypes.c_int()))
+    library = next((scope for scope in scopes if hasattr(scope, "MPI_Init_thread")), None)
+    if library is None:  # a build that hides the library's symbols: then without the watchdog
+        MPI.Init_thread(MPI.THREAD_FUNNELED)
+    else:
+        library.MPI_Init_thread(None, None, MPI.THREAD_FUNNELED, ctypes.byref(ctypes.c_int()))
     for comm in (MPI.COMM_WORLD, MPI.COMM_SELF):
         comm.Set_errhandler(MPI.ERRORS_RETURN)  # which mpi4py raises as exceptions
 
