@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import sys
-from typing import NoReturn
 
 from dlbench.runtime.streams import prepare_streams
 
 INTERRUPTED = 130
 
 
-def main() -> NoReturn:
+def main() -> None:
     """Run the command line and leave with its exit code: 2 where the user can put it right, 1 where a run failed."""
     prepare_streams()
     try:
