@@ -56,7 +56,7 @@ def verify(case: Message, receive: MpiBuffer, rank: int, peer: int = 0) -> None:
 
 def check_collectives(group: MpiCommunicator, ranks: range, elements: int, dtype: str) -> None:
     for operation, (send_blocks, receive_blocks) in COLLECTIVES.items():
-        if operation == "reduce_scatter" and elements > small_counts.LARGEST_COUNT:
+        if operation == "reduce_scatter" and elements > small_counts.LARGEST_SMALL_COUNT:
             continue
         send = group.allocate(elements * (send_blocks or group.size), dtype)
         receive = group.allocate(elements * (receive_blocks or group.size), dtype)
@@ -106,7 +106,7 @@ def groups(world: MpiCommunicator) -> Iterator[tuple[MpiCommunicator, range]]:
 def world_of(variant: str) -> MpiCommunicator:
     """World communicator; in the variant "pieces" every message of over 1000 elements counts as too large."""
     if variant == "pieces":
-        small_counts.LARGEST_COUNT, small_counts.PIECE = 1000, 256
+        small_counts.LARGEST_SMALL_COUNT, small_counts.PIECE = 1000, 256
         return small_counts.SmallCountMpiCommunicator(MPI.COMM_WORLD.Dup())
     return mpi_communicator(MPI.COMM_WORLD, persistent=variant == "persistent")
 
