@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dlbench.comm.library import MPI
 from dlbench.comm.mpi import MPI_4, MpiCommunicator, PersistentMpiCommunicator
-from dlbench.comm.small_counts import SmallCountMpiCommunicator
 
 
 def mpi_communicator(comm: MPI.Comm, *, persistent: bool = False) -> MpiCommunicator:
@@ -12,5 +11,7 @@ def mpi_communicator(comm: MPI.Comm, *, persistent: bool = False) -> MpiCommunic
     if persistent:
         return PersistentMpiCommunicator(comm.Dup())
     if MPI.Get_version() < MPI_4:
+        from dlbench.comm.small_counts import SmallCountMpiCommunicator  # noqa: PLC0415 - old libraries only
+
         return SmallCountMpiCommunicator(comm.Dup())
     return MpiCommunicator(comm.Dup())

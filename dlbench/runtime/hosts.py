@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from contextlib import suppress
-from pathlib import Path
 from typing import NamedTuple
 
 from dlbench.comm.library import MPI
@@ -28,7 +27,7 @@ class Host(NamedTuple):
     def check_memory(self, needed: int, scale: float) -> None:
         """Raise `PreflightError` on every rank of a host that has less memory than its ranks' `needed` together."""
         total = self.comm.allreduce(needed)
-        available = self.comm.bcast(available_memory(), root=0)
+        available = self.comm.bcast(available_memory() if self.comm.rank == 0 else None)
         check_memory(self.name, total, available, scale)
 
 
@@ -44,12 +43,12 @@ def share_file(local: MPI.Comm) -> int:
 
     It loses its name as soon as all have it open: nothing is left behind, whatever ends the job.
     """
-    path = Path(local.bcast(f"/dev/shm/dlbench-{os.urandom(8).hex()}"))
+    path: str = local.bcast(f"/dev/shm/dlbench-{os.urandom(8).hex()}")
     try:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
     except OSError:
         descriptor = -1
     local.Ibarrier().Wait()
     with suppress(OSError):  # the first rank that comes removes it
-        path.unlink()
+        os.unlink(path)  # noqa: PTH108 - ranks do without pathlib: it loads five modules
     return descriptor

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from dlbench.errors import PreflightError
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 START_VARIABLE = "DLBENCH_START_TIMEOUT"
 """Environment variable with the seconds that a step of the start-up may take, before options can be read."""
@@ -101,9 +103,11 @@ def usable_cores() -> set[int]:
     return set(range(os.cpu_count() or 1))
 
 
-def available_memory(proc: Path = Path("/proc"), cgroup: Path = Path("/sys/fs/cgroup")) -> int | None:
+def available_memory(proc: str = "/proc", cgroup: str = "/sys/fs/cgroup") -> int | None:
     """Bytes that this host can still give: MemAvailable, or what the control group has left if less. None: unknown."""
-    limits = [_mem_available(proc / "meminfo"), _cgroup_left(proc / "self" / "cgroup", cgroup)]
+    from pathlib import Path  # noqa: PLC0415 - it loads five modules, and one rank of a host looks
+
+    limits = [_mem_available(Path(proc) / "meminfo"), _cgroup_left(Path(proc) / "self" / "cgroup", Path(cgroup))]
     known = [limit for limit in limits if limit is not None]
     return min(known) if known else None
 

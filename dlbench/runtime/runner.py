@@ -8,7 +8,6 @@ import signal
 import sys
 from collections.abc import Callable
 from contextlib import suppress
-from pathlib import Path
 from time import perf_counter_ns
 from typing import TYPE_CHECKING
 
@@ -53,7 +52,8 @@ class Runner:
         self._situation = watchdog.situation
         self._configuration = request.configuration(comm.size)
         self._iteration = 0
-        self._record: Path | None = None
+        self._record = ""
+        """Path of the record; empty where there is none yet, or none at all."""
         self._reporter: Reporter | None = None
         watchdog.limits = Limits(self._options.timeout, "--timeout", self._options.grace)
         abort.note = self.note
@@ -85,15 +85,17 @@ class Runner:
 
     def note(self, status: Status, reason: str) -> bool:
         """Put the end of a run that breaks off into its record; False where another rank has done so."""
-        if self._record is None:
+        if not self._record:
             return True
-        from dlbench.records.writer import append_end  # noqa: PLC0415 - for what breaks off only
+        from pathlib import Path  # noqa: PLC0415 - for what breaks off only
+
+        from dlbench.records.writer import append_end  # noqa: PLC0415
         from dlbench.runtime.reporter import end_line  # noqa: PLC0415
 
         with suppress(RecordError):
             number = self._watchdog.stop_signal if status == "terminated" else 0
             name = signal.Signals(number).name if number else ""
-            return append_end(self._record, end_line(status, reason, self._iteration, signal=name))
+            return append_end(Path(self._record), end_line(status, reason, self._iteration, signal=name))
         return True
 
     def _check_memory(self) -> None:
@@ -153,7 +155,8 @@ class Runner:
             self._reporter.print_header()
 
         agree(self._comm, open_on_root)
-        self._record = self._comm.bcast(self._reporter.path if self._reporter else None)
+        path = self._reporter.path if self._reporter else None
+        self._record = self._comm.bcast(str(path) if path else "")
 
     def _find_remarks(self) -> list[str]:
         """What is not carried out quite as the header describes it."""

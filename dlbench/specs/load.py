@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
@@ -15,6 +14,7 @@ from dlbench.specs.system import SystemSpec
 
 if TYPE_CHECKING:
     from importlib.resources.abc import Traversable
+    from pathlib import Path
 
 SpecT = TypeVar("SpecT", ModelSpec, GpuSpec, SystemSpec)
 
@@ -69,6 +69,8 @@ def _is_path(name_or_path: str) -> bool:
 
 
 def _expanded(path: str) -> Path:
+    from pathlib import Path  # noqa: PLC0415 - it loads five modules, which ranks that are sent their specs do without
+
     try:
         return Path(path).expanduser()
     except RuntimeError:

@@ -131,7 +131,7 @@ class Machine:
         return self
 
     def available(self) -> int | None:
-        return available_memory(self.proc, self.cgroup)
+        return available_memory(str(self.proc), str(self.cgroup))
 
 
 def test_without_a_limit_a_host_can_give_what_the_kernel_says(tmp_path: Path) -> None:
@@ -176,7 +176,7 @@ def test_version_1_groups_are_left_to_the_kernel(tmp_path: Path) -> None:
 
 
 def test_a_system_that_says_nothing_is_unknown(tmp_path: Path) -> None:
-    assert available_memory(tmp_path / "proc", tmp_path / "cgroup") is None
+    assert available_memory(str(tmp_path / "proc"), str(tmp_path / "cgroup")) is None
 
 
 def test_this_machine_has_memory() -> None:

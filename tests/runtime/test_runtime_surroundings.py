@@ -100,7 +100,7 @@ class LocalRanks:
     """A communicator of the ranks on one host."""
 
     def __init__(self, cores: list[set[int]], needs: list[int]) -> None:
-        self.size = len(cores)
+        self.rank, self.size = 0, len(cores)
         self._cores, self._needs = cores, needs
 
     def Split_type(self, kind: int) -> LocalRanks:  # noqa: N802
@@ -112,7 +112,7 @@ class LocalRanks:
     def allreduce(self, own: int) -> int:
         return sum(self._needs)
 
-    def bcast(self, value: int, root: int) -> int:
+    def bcast(self, value: int) -> int:
         return value
 
 
