@@ -45,10 +45,10 @@ def sleep() -> None:
 def ops() -> None:
     """Cost of an op."""
     print("# 50 non-blocking all-reduces and a wait: times of the slowest rank; bare is the same loop in plain mpi4py")
-    heads = (("", ""), ("", ""), ("median [us]", "bare"), ("", "dlbench"), ("minimum [us]", "bare"), ("", "dlbench"))
-    heads += (("per op [ns]", "of minima"), ("", "median"))
-    print("# " + "".join(f"{upper:>14}" for upper, _ in heads))
-    print("# " + "".join(f"{lower:>14}" for lower in ("ranks", "bytes", *(lower for _, lower in heads[2:]))))
+    upper = ("", "", "median [us]", "", "minimum [us]", "", "per op [ns]", "")
+    lower = ("ranks", "bytes", "bare", "dlbench", "bare", "dlbench", "of minima", "median")
+    for names in (upper, lower):
+        print("# " + "".join(f"{name:>14}" for name in names).rstrip())
     for ranks in (2, 4):
         under_mpi("op_cost.py", ranks)
 

@@ -76,6 +76,7 @@ def iterations(ranks: int, count: int) -> list[Iteration]:
                 runtime=(sync_time + compute + issue + 1e-4).tolist(),
                 sync_time=sync_time.tolist(),
                 compute=compute.tolist(),
+                overrun=[0.0] * ranks,
                 issue=issue.tolist(),
                 communication={
                     "allreduce/world": (sync_time * share).tolist(),
