@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import threading
 from collections.abc import Callable
+
+# Not where it is used: while the main thread hangs in an import, the watchdog's thread cannot import anything.
+from socket import AF_UNIX, socket
 from time import sleep
 
 from dlbench.runtime.streams import say
@@ -26,9 +30,6 @@ def leave(status: Status, reason: str, exit_code: int, end: Callable[[int], obje
 
     An address that only one process can have, and that ends with it, keeps apart the ranks of a launcher.
     """
-    import errno  # noqa: PLC0415 - for a start that fails
-    from socket import AF_UNIX, socket  # noqa: PLC0415
-
     try:
         address = socket(AF_UNIX)
         address.bind(f"\0dlbench {os.getuid()} {os.getppid()}")
