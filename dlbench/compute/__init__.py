@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from dlbench.compute.none import NoCompute
-from dlbench.compute.protocol import Compute
 from dlbench.compute.sleep import SleepCompute
 from dlbench.errors import OptionError
+
+if TYPE_CHECKING:
+    from dlbench.compute.protocol import Compute
 
 COMPUTE_MODELS = ("sleep", "gemm", "none")
 

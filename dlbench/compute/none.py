@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING
 
-from dlbench.compute.protocol import Phase
+if TYPE_CHECKING:
+    from dlbench.compute.protocol import Phase
 
 
 class NoCompute:

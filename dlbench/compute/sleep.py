@@ -11,9 +11,12 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING
 
 from dlbench.compute.none import no_time
-from dlbench.compute.protocol import Phase
+
+if TYPE_CHECKING:
+    from dlbench.compute.protocol import Phase
 
 _PR_SET_TIMERSLACK = 29
 _CALIBRATION_SLEEPS = 20

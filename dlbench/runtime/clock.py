@@ -24,10 +24,10 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from dlbench.records.schema import ClockModel
-
 if TYPE_CHECKING:
     from mpi4py import MPI
+
+    from dlbench.records.schema import ClockModel
 
 EXCHANGES = 100
 RESYNC_SECONDS = 10.0
@@ -228,6 +228,8 @@ class GlobalClock:
         return (reading - self.origin_ns) * 1e-9
 
     def _model(self, reference: float, lines: Sequence[Line]) -> ClockModel:
+        from dlbench.records.schema import ClockModel  # noqa: PLC0415 - rank 0 only
+
         return ClockModel(
             reference=reference,
             offset=[line.offset for line in lines],

@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from time import perf_counter_ns
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from dlbench.comm.protocol import Buffer, Communicator, Request
-from dlbench.compute.protocol import Compute as ComputeModel
 from dlbench.strategies.layout import Layout
 from dlbench.strategies.ops import (
     COLLECTIVES,
@@ -24,6 +22,10 @@ from dlbench.strategies.ops import (
     memory_elements,
     operation,
 )
+
+if TYPE_CHECKING:
+    from dlbench.comm.protocol import Buffer, Communicator, Request
+    from dlbench.compute.protocol import Compute as ComputeModel
 
 Call = Callable[[], None]
 

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dlbench.records.schema import Iteration
 from dlbench.strategies.accounting import LOCAL
+
+if TYPE_CHECKING:
+    from dlbench.records.schema import Iteration
 
 Rows = NDArray[np.float64]
 
@@ -41,6 +44,8 @@ class RowFormat:
 
     def iteration(self, rows: Rows, *, index: int, warmup: bool) -> Iteration:
         """Record line of an iteration from all ranks' rows, shape (ranks, width)."""
+        from dlbench.records.schema import Iteration  # noqa: PLC0415 - rank 0 only
+
         start = float(rows[:, BEGIN].min())
         compute, overrun, issue, *communication = rows[:, self._seconds].T
         return Iteration(

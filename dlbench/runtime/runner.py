@@ -19,7 +19,6 @@ from dlbench.comm.variants import mpi_communicator
 from dlbench.compute import create
 from dlbench.compute.sleep import Sleeper
 from dlbench.errors import CheckError, RecordError
-from dlbench.records.schema import Backend, ClockModel
 from dlbench.roofline import Phase
 from dlbench.runtime.abort import Abort
 from dlbench.runtime.agreement import AgreedExit, agree
@@ -37,6 +36,7 @@ from dlbench.strategies.messages import memory_bytes, message_table
 from dlbench.strategies.ops import Compute, Scope
 
 if TYPE_CHECKING:
+    from dlbench.records.schema import Backend, ClockModel
     from dlbench.runtime.reporter import Reporter
 
 
@@ -167,6 +167,8 @@ class Runner:
         return [op.phase for op in self._configuration.ops(self._comm.rank) if isinstance(op, Compute)]
 
     def _backend(self) -> Backend:
+        from dlbench.records.schema import Backend  # noqa: PLC0415 - rank 0 only
+
         claim = launcher_claim(os.environ, self._comm.size)
         described = self._world.describe()
         return Backend(
