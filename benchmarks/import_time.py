@@ -13,6 +13,7 @@ machine CPU time is the steadier of the two.
 from __future__ import annotations
 
 import argparse
+import os
 import resource
 import statistics
 import subprocess
@@ -22,6 +23,8 @@ from typing import NamedTuple
 
 BASELINE = "import numpy; from mpi4py import MPI"
 RANK = "import dlbench.dp, dlbench.runtime.rank"
+# As installed by pip, which compiles what it installs; the round before the measured ones does it for a checkout.
+ENVIRONMENT = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
 
 
 class Times(NamedTuple):
@@ -34,7 +37,7 @@ class Times(NamedTuple):
 def timed(program: str) -> Times:
     """Times of a fresh Python process that runs the program."""
     begin, cpu_before = time.perf_counter(), children_cpu_seconds()
-    subprocess.run([sys.executable, "-c", program], check=True)
+    subprocess.run([sys.executable, "-c", program], check=True, env=ENVIRONMENT)
     return Times(wall=time.perf_counter() - begin, cpu=children_cpu_seconds() - cpu_before)
 
 
@@ -45,7 +48,7 @@ def children_cpu_seconds() -> float:
 
 
 def interleaved(programs: list[str], repetitions: int) -> list[Times]:
-    """Median times of each program. One round before fills the file cache."""
+    """Median times of each program. One round before fills the file cache and compiles to bytecode."""
     rounds = [[timed(program) for program in programs] for _ in range(repetitions + 1)]
     return [
         Times(*(statistics.median(values) for values in zip(*runs, strict=True)))
