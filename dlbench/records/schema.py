@@ -199,6 +199,8 @@ class Header(msgspec.Struct, frozen=True, kw_only=True, tag="header", tag_field=
     """Experiment that the run belongs to."""
     job: str = ""
     """Job of the experiment, or of the batch system."""
+    concurrent_jobs: NonNegative = 0
+    """Jobs that the experiment runs side by side: 1 for a baseline, 0 where that is not known."""
     labels: dict[str, str] = {}
     """Free labels from the command line."""
     seed: int

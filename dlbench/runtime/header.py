@@ -42,6 +42,7 @@ def build_header(  # noqa: PLR0913 (the sources of a header, all by keyword)
         "placement": run.placement,
         "experiment": run.experiment,
         "job": run.job,
+        "concurrent_jobs": run.concurrent_jobs,
         "labels": run.label,
         "seed": run.seed,
         "hosts": list(hosts),

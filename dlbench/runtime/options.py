@@ -153,6 +153,13 @@ def _add_output(parser: argparse.ArgumentParser) -> None:
     output.add_argument("--experiment", default="", metavar="ID", help="experiment that this run belongs to")
     output.add_argument("--job", default="", metavar="ID", help="job within the experiment")
     output.add_argument(
+        "--concurrent-jobs",
+        type=at_least(0),
+        default=0,
+        metavar="N",
+        help="jobs that the experiment runs side by side; 1 for a baseline (default 0: not known)",
+    )
+    output.add_argument(
         "--config", type=path, metavar="FILE", help="YAML file with the same names; the command line wins"
     )
 

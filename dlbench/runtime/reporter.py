@@ -39,7 +39,7 @@ from dlbench.statistics import Summary, geometric_mean, summarise
 _JSON_FACTS = (
     *("run_id", "created", "strategy", "world_size", "replicas", "degrees", "dtype", "local_batch", "microbatches"),
     *("sequence_length", "buckets", "units", "scale", "time_scale", "ideal_seconds", "compute", "backend", "notes"),
-    *("system", "placement", "experiment", "job", "labels", "seed"),
+    *("system", "placement", "experiment", "job", "concurrent_jobs", "labels", "seed"),
 )
 """Keys of the header that the document of `--json` repeats: what must be equal for runs to be compared."""
 

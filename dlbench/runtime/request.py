@@ -46,6 +46,7 @@ class RunOptions(msgspec.Struct, frozen=True, kw_only=True):
     placement: str
     experiment: str
     job: str
+    concurrent_jobs: int
     json: bool
 
     @property

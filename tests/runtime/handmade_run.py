@@ -36,6 +36,7 @@ OPTIONS: dict[str, Any] = {
     "placement": "",
     "experiment": "",
     "job": "",
+    "concurrent_jobs": 0,
     "json": False,
 }
 

@@ -50,6 +50,7 @@ DOCUMENTED = [
     "--placement",
     "--experiment",
     "--job",
+    "--concurrent-jobs",
     "--json",
     "--config",
     "--help",
@@ -118,7 +119,7 @@ def test_each_option_reaches_the_request() -> None:
         "--time-scale=2 --iterations=3 --warmup=2 --min-seconds=1.5 --max-seconds=9 --until-ci=0.02 "
         "--max-iterations=77 --compute=gemm --persistent --progress=none --sync=window --check --delay=1:2:3.5 "
         "--seed=4 --timeout=30 --grace=5 --record=out --record-ops --label=a=b --system=local --placement=intra-l1 "
-        "--experiment=e1 --job=j2 --json"
+        "--experiment=e1 --job=j2 --concurrent-jobs=3 --json"
     )
     made = request(*line.split())
     assert (made.model.name, made.gpu.name) == ("vit-b", "h100")
@@ -154,6 +155,7 @@ def test_each_option_reaches_the_request() -> None:
         "placement": "intra-l1",
         "experiment": "e1",
         "job": "j2",
+        "concurrent_jobs": 3,
         "json": True,
     }
 
