@@ -128,14 +128,12 @@ class Campaign:
         """The campaign itself. Raises `RecordError` where it has no valid run: how many files, and why none is."""
         if len(self.runs):
             return self
-        if not self.files:
-            raise RecordError("no record was found; name records NAME.jsonl, or folders that hold some")
-        found = f"{self.files} file{'' if self.files == 1 else 's'} found"
+        found = f"{self.files} file{'' if self.files == 1 else 's'}"
         if self.paths:
-            raise RecordError(f"no run is left: of {found}, none fits the filters; {len(self.excluded)} excluded")
+            raise RecordError(f"no run is left: {len(self.paths)} valid in {found}, and none of them was selected")
         reasons = [f"{row.path}: {row.reason}" for row in self.excluded.head(_SHOWN_REASONS).itertuples()]
         more = len(self.excluded) - len(reasons)
-        raise RecordError(f"no valid run in {found}: {'; '.join(reasons)}{f'; and {more} more' if more else ''}")
+        raise RecordError("; ".join([f"no valid run in {found}", *reasons, *([f"and {more} more"] if more else [])]))
 
     def select(
         self,

@@ -1,0 +1,197 @@
+"""From one record to its rows in the tables of a campaign."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from operator import add
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dlbench.errors import one_line
+from dlbench.records.reader import Record
+from dlbench.records.schema import Header, Iteration, ops_path
+
+Columns: TypeAlias = dict[str, NDArray[Any]]
+"""Columns of a table, all of one length."""
+
+PER_RANK = ("skew", "runtime", "sync_time", "compute", "overrun", "issue")
+"""What an iteration line holds for every rank."""
+
+LABEL = "label_"
+"""Prefix of the columns that hold labels."""
+
+_MODE = "mode"
+"""Label that says how the batch system gave the nodes: reserved or queue."""
+
+_LARGEST = 2**63 - 1
+_LARGEST_INDEX = 2**31 - 1
+"""What the tables hold; the integers of a record have no end."""
+
+_COPIED = (
+    *("run_id", "created", "simulated", "system", "strategy", "replicas", "placement", "dtype", "local_batch"),
+    *("microbatches", "sequence_length", "buckets", "units", "scale", "time_scale", "compute", "experiment", "job"),
+    *("concurrent_jobs", "seed", "ideal_seconds"),
+)
+"""Columns of a run that have the name and the value of the header's field."""
+
+
+class Unusable(Exception):
+    """Why the run of a record cannot count, in words."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """A valid run: its row of `runs`, and its columns of the other tables without `run`."""
+
+    path: Path
+    row: dict[str, Any]
+    iterations: Columns
+    ranks: Columns
+    classes: Columns
+    notes: list[str]
+
+    def __len__(self) -> int:
+        return len(self.iterations["start"])
+
+
+def times(record: Record) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Unix times at which each iteration of a record began and ended, by the clock model in force."""
+    lines = record.iterations
+    starts = np.array([record.clock(line.index).unix_epoch + line.start for line in lines])
+    lasted = [max(map(add, line.skew, line.runtime), default=0.0) for line in lines]
+    return starts, starts + np.array(lasted)
+
+
+def extract(record: Record) -> Run:
+    """The rows of a record. Raises `Unusable` where its run cannot count."""
+    row = _row(record)
+    _check_header(record, row)
+    for line in record.iterations:
+        _check_iteration(line, record.header.world_size)
+    lines = record.iterations
+    index = np.array([line.index for line in lines], dtype=np.int32)
+    warmup = np.array([line.warmup for line in lines])
+    per_rank = dict(zip(PER_RANK, _per_rank(lines), strict=True))
+    starts, ends = times(record)
+    row |= {"warmups": warmup.sum(), "measured": (~warmup).sum(), "begin": starts.min(), "end": ends.max()}
+    count, ranks = per_rank["runtime"].shape
+    classes = _classes(lines, per_rank["runtime"])
+    position = classes.pop("position")
+    return Run(
+        path=record.path,
+        row=row,
+        iterations={
+            **{"iteration": index, "warmup": warmup, "start": starts, "end": ends},
+            **_measures(per_rank, row["samples"]),
+            "late": np.array([len(line.late) for line in lines], dtype=np.int32),
+        },
+        ranks={
+            "iteration": np.repeat(index, ranks),
+            "warmup": np.repeat(warmup, ranks),
+            "rank": np.tile(np.arange(ranks, dtype=np.int32), count),
+            **{name: values.ravel() for name, values in per_rank.items()},
+        },
+        classes={"iteration": index[position], "warmup": warmup[position], **classes},
+        notes=_notes(record),
+    )
+
+
+def _check_header(record: Record, row: dict[str, Any]) -> None:
+    if record.end is not None and record.end.status == "failed":
+        raise Unusable(f"failed: {record.end.reason}")
+    if all(line.warmup for line in record.iterations):
+        raise Unusable(f"no measured iteration; {len(record.iterations)} of warm-up")
+    for name, value in row.items():
+        if isinstance(value, int) and abs(value) > _LARGEST:
+            raise Unusable(f"{name} = {value} is too large; the tables hold integers of 64 bits")
+
+
+def _check_iteration(line: Iteration, ranks: int) -> None:
+    lists = {name: getattr(line, name) for name in PER_RANK} | line.communication
+    for name, values in lists.items():
+        if len(values) != ranks:
+            raise Unusable(f"iteration {line.index}: {name} has {len(values)} entries for {ranks} ranks")
+    shortest = min(line.runtime)
+    if not shortest > 0:
+        where = f"iteration {line.index}: rank {line.runtime.index(shortest)}"
+        raise Unusable(f"{where} has a runtime of {shortest:g} s; it must be longer than 0")
+    if line.index > _LARGEST_INDEX:
+        raise Unusable(f"iteration {line.index}: the index is too large; the tables hold integers of 32 bits")
+
+
+def _per_rank(lines: list[Iteration]) -> NDArray[np.float64]:
+    """Shape (columns of `PER_RANK`, iterations, ranks)."""
+    return np.array([[getattr(line, name) for line in lines] for name in PER_RANK])
+
+
+def _measures(per_rank: Columns, samples: int) -> Columns:
+    """`dlbench.records.measures` of all iterations at once."""
+    runtime = per_rank["runtime"]
+    seconds = runtime.max(axis=1)
+    return {
+        "seconds": seconds,
+        "throughput": samples / seconds,
+        "communication": (per_rank["sync_time"] / runtime).max(axis=1),
+        "hidden": ((per_rank["overrun"] + per_rank["issue"]) / runtime).max(axis=1),
+        "skew": per_rank["skew"].max(axis=1),
+    }
+
+
+def _classes(lines: list[Iteration], runtime: NDArray[np.float64]) -> Columns:
+    """One row per iteration and class; `position` is that of the iteration in `lines`."""
+    position = np.repeat(np.arange(len(lines)), [len(line.communication) for line in lines])
+    names = [one_line(name) for line in lines for name in line.communication]
+    seconds = np.array([values for line in lines for values in line.communication.values()])
+    seconds = seconds.reshape(len(names), runtime.shape[1])
+    return {
+        "position": position,
+        "name": np.array(names, dtype=object),
+        "seconds": seconds.max(axis=1),
+        "mean": seconds.mean(axis=1),
+        "share": (seconds / runtime[position]).max(axis=1),
+    }
+
+
+def fields(header: Header, names: Iterable[str]) -> dict[str, Any]:
+    """Fields of a header, texts on one line."""
+    return _printable({name: getattr(header, name) for name in names})
+
+
+def _printable(row: dict[str, Any]) -> dict[str, Any]:
+    return {name: one_line(value) if isinstance(value, str) else value for name, value in row.items()}
+
+
+def _row(record: Record) -> dict[str, Any]:
+    """The run's row, without what its iterations and the other runs decide."""
+    header, end = record.header, record.end
+    row: dict[str, Any] = {
+        **{name: getattr(header, name) for name in _COPIED},
+        **{name: header.degrees.get(name, 1) for name in ("pp", "tp", "ep", "sharding")},
+        **{name: str(header.options.get(name, "")) for name in ("sync", "progress")},
+        **{LABEL + one_line(name): value for name, value in header.labels.items() if name != _MODE},
+        "path": str(record.path),
+        "model": str(header.model.get("name", "")),
+        "gpu": str(header.gpu.get("name", "")),
+        "gpus": header.world_size,
+        "backend": header.backend.name,
+        "library": header.backend.library,
+        "persistent": header.backend.persistent,
+        "mode": header.labels.get(_MODE, ""),
+        "nodes": len(set(header.hosts)),
+        "samples": header.local_batch * header.replicas,
+        "has_ops": bool(header.op_tables) and ops_path(record.path).exists(),
+        "status": "killed" if end is None else end.status,
+        "reason": "" if end is None else end.reason,
+    }
+    return _printable(row)
+
+
+def _notes(record: Record) -> list[str]:
+    notes = list(record.notes)
+    if record.end is None and not record.truncated:
+        notes.append(f"no end line: the run was killed after {len(record.iterations)} iterations")
+    return [one_line(f"{record.path}: {note}") for note in notes]
