@@ -16,24 +16,24 @@ if TYPE_CHECKING:
     from importlib.resources.abc import Traversable
     from pathlib import Path
 
-SpecT = TypeVar("SpecT", ModelSpec, GpuSpec, SystemSpec)
+SpecT = TypeVar("SpecT")
 
 _SUFFIXES = (".yaml", ".yml")
 
 
 def model_names() -> list[str]:
     """Names of the shipped models, sorted."""
-    return _names("models")
+    return names_in(_folder("models"))
 
 
 def gpu_names() -> list[str]:
     """Names of the shipped GPUs, sorted, other names of the same GPU included."""
-    return _names("gpus")
+    return names_in(_folder("gpus"))
 
 
 def system_names() -> list[str]:
     """Names of the shipped systems, sorted."""
-    return _names("systems")
+    return names_in(_folder("systems"))
 
 
 def load_model(name_or_path: str) -> ModelSpec:
@@ -64,6 +64,27 @@ def load_system(name_or_path: str) -> SystemSpec:
     return msgspec.structs.replace(system, gpu=gpu)
 
 
+def names_in(folder: Traversable) -> list[str]:
+    """Names of the YAML files of a folder, sorted."""
+    files = (entry.name for entry in folder.iterdir())
+    return sorted(name.removesuffix(".yaml") for name in files if name.endswith(".yaml"))
+
+
+def load_named(name_or_path: str, folder: Traversable, what: str, kind: type[SpecT]) -> SpecT:
+    """Content of a YAML file of `folder` by name, or of any by path as in `load_model`. Raises `SpecError`.
+
+    `what` is the file's kind in words, for the message about an unknown name.
+    """
+    from dlbench.specs.reading import convert, read_yaml  # noqa: PLC0415 - PyYAML
+
+    path = _find(name_or_path, folder, what)
+    content = read_yaml(path)
+    if other := _other_name(content):
+        path = _find(other, folder, what)
+        content = read_yaml(path)
+    return convert(content, kind, str(path))
+
+
 def _is_path(name_or_path: str) -> bool:
     return "/" in name_or_path or name_or_path.endswith(_SUFFIXES)
 
@@ -83,20 +104,8 @@ def _folder(folder: str) -> Traversable:
     return files("dlbench.specs").joinpath(folder)
 
 
-def _names(folder: str) -> list[str]:
-    files = (entry.name for entry in _folder(folder).iterdir())
-    return sorted(name.removesuffix(".yaml") for name in files if name.endswith(".yaml"))
-
-
 def _load(name_or_path: str, folder: str, kind: type[SpecT]) -> SpecT:
-    from dlbench.specs.reading import convert, read_yaml  # noqa: PLC0415 - PyYAML
-
-    path = _find(name_or_path, folder)
-    content = read_yaml(path)
-    if other := _other_name(content):
-        path = _find(other, folder)
-        content = read_yaml(path)
-    return convert(content, kind, str(path))
+    return load_named(name_or_path, _folder(folder), folder.removesuffix("s"), kind)
 
 
 def _other_name(content: Any) -> str | None:
@@ -106,11 +115,11 @@ def _other_name(content: Any) -> str | None:
     return None
 
 
-def _find(name_or_path: str, folder: str) -> Path | Traversable:
+def _find(name_or_path: str, folder: Traversable, what: str) -> Path | Traversable:
     if _is_path(name_or_path):
         return _expanded(name_or_path)
-    _require_known(name_or_path, folder.removesuffix("s"), _names(folder))
-    return _folder(folder).joinpath(f"{name_or_path}.yaml")
+    _require_known(name_or_path, what, names_in(folder))
+    return folder.joinpath(f"{name_or_path}.yaml")
 
 
 def _require_known(name: str, what: str, names: Collection[str]) -> None:
