@@ -127,4 +127,5 @@ def _joined(parts: Sequence[dict[str, Any]], schema: Schema) -> pd.DataFrame:
         if name != "run":
             # Taken out of the parts, so that a campaign is not in memory twice.
             columns[name] = np.concatenate([np.empty(0, schema[name]), *(part.pop(name) for part in parts)])
-    return pd.DataFrame({name: pd.Series(columns[name], dtype=dtype) for name, dtype in schema.items()}, copy=False)
+    series = {name: pd.Series(columns[name], dtype=dtype, copy=False) for name, dtype in schema.items()}
+    return pd.DataFrame(series, copy=False)
