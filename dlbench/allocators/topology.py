@@ -158,14 +158,9 @@ def from_system(
     placement is a GPU: `slot000`, …, as many as the node has or, without a GPU, this machine has CPU cores; all under
     one switch.
 
-    Parameters
-    ----------
-    system
-        Its `topology` gives what the other arguments leave open.
-    gpus
-        Only the first so many GPUs, a multiple of those of a node. A single node without GPUs has as many as are asked.
-    groups, nodes_per_group, nodes_per_switch
-        In place of the spec's, for a machine that does not publish them or of another size.
+    With `gpus`, only the first so many GPUs, a multiple of those of a node; a single node without GPUs has as many as
+    are asked. `groups`, `nodes_per_group` and `nodes_per_switch` stand in place of the spec's, for a machine that does
+    not publish them or has another size.
 
     Raises `TopologyError` where the sizes are unknown, or the system has fewer GPUs.
     """
@@ -192,7 +187,9 @@ def _nodes(system: str, gpus: int | None, gpus_per_node: int, most: int) -> int:
     if gpus is None:
         return most
     if not 1 <= gpus <= most * gpus_per_node:
-        raise TopologyError(f"system {system} has {most * gpus_per_node} GPUs; {gpus} do not fit, use 1 or more of them")
+        raise TopologyError(
+            f"system {system} has {most * gpus_per_node} GPUs; {gpus} do not fit, use 1 or more of them"
+        )
     if gpus % gpus_per_node:
         raise TopologyError(
             f"{gpus} GPUs are not whole nodes of system {system}; use a multiple of {gpus_per_node}, "

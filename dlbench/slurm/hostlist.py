@@ -33,8 +33,8 @@ def expand(text: str) -> list[str]:
     """The names that a host list stands for, in its order, duplicates included.
 
     Commas and white space separate; with several brackets in a name the last one varies fastest; numbers are padded to
-    the width of the first of their range. Raises `HostListError` with the position (characters from 1) of what is wrong,
-    and where the list stands for more than `MOST_NAMES` names.
+    the width of the first of their range. Raises `HostListError` with the position of what is wrong (characters from
+    1), and where the list stands for more than `MOST_NAMES` names.
     """
     names: list[str] = []
     for start, element in _elements(text):
@@ -55,7 +55,7 @@ def expand(text: str) -> list[str]:
 
 
 def compress(names: Iterable[str]) -> str:
-    """The host list of the names, as short as SLURM writes it: neighbours that differ in their last number share a bracket.
+    """The host list of the names, as SLURM writes it: neighbours that differ in their trailing number share a bracket.
 
     `expand(compress(names))` gives the names back. Raises `HostListError` for a name that is empty or has a comma, a
     bracket or white space in it.
