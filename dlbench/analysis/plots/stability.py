@@ -1,0 +1,123 @@
+"""Runtime of the slowest rank over the iterations, run by run: is the machine stable enough for the comparison?"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.lines import Line2D
+from matplotlib.patches import Patch
+from matplotlib.ticker import MaxNLocator
+from numpy.typing import NDArray
+
+from dlbench.analysis.campaign import FACTORS, Campaign
+from dlbench.analysis.plots.clipping import clipped, upper_limit
+from dlbench.analysis.plots.drawing import Drawing, LeftOut
+from dlbench.analysis.plots.panels import Family, Panel, Sheet, lay_out, panels, samples
+from dlbench.analysis.plots.style import GREY, LIGHT_GREY, LOOKS, time_unit
+from dlbench.quantities import duration
+from dlbench.statistics import summarise
+
+NAME = "stability"
+_MEASURED, _MEDIAN = LOOKS[0], LOOKS[3]
+_LEAST_SPAN = 0.2
+"""Height of the axis as a share of the median: noise of a percent shall not look like instability."""
+_MOST_MARKERS = 400
+_MOST_LABELS = 25
+
+
+def draw(campaign: Campaign) -> Drawing:
+    """A panel per configuration, its runs one after the other in the order in which they began."""
+    if not len(campaign.iterations):
+        return Drawing(left_out=[LeftOut(NAME, "no run has an iteration")])
+    runs = campaign.runs[[*FACTORS, "concurrent", "begin"]]
+    rows = campaign.iterations[["run", "iteration", "warmup", "seconds"]].join(runs, on="run")
+    found = panels(rows, by=("system", "strategy", "gpus", "placement"), within=())
+    family = Family(
+        name=NAME,
+        title="Runtime over the iterations",
+        caption="Runtime of the slowest rank in each iteration of each run, runs of a configuration in the order in "
+        "which they began. Warm-up iterations are grey and never counted. Line and band: median of a run's measured "
+        "iterations and its 95 % interval from order statistics, which takes 6 iterations. The axis does not begin at "
+        f"0. {_counted(rows).capitalize()} in all.",
+        sheet=Sheet(columns=1, rows=5, heights=(1.75,)),
+        draw=_draw,
+        legend=_legend,
+    )
+    return lay_out(family, found)
+
+
+def _counted(rows: pd.DataFrame) -> str:
+    measured, runs = int((~rows["warmup"]).sum()), rows["run"].nunique()
+    return f"n = {measured} iterations of {runs} run{'' if runs == 1 else 's'}"
+
+
+def _draw(axes: Sequence[Axes], panel: Panel) -> str:
+    (ax,) = axes
+    rows = panel.rows.sort_values(["begin", "run", "iteration"], ignore_index=True)
+    measured = rows.loc[~rows["warmup"], "seconds"].to_numpy()
+    factor, unit = time_unit(float(np.median(measured)))
+    limit = upper_limit([measured])
+    counted = rows.assign(place=np.arange(len(rows)), value=rows["seconds"].clip(upper=limit) * factor)
+    runs = [run for _, run in counted.groupby("run", sort=False)]
+    for run in runs:
+        _draw_run(ax, run, "." if len(rows) <= _MOST_MARKERS else "", factor)
+    for run in runs[1:]:
+        ax.axvline(run["place"].iloc[0] - 0.5, color=LIGHT_GREY, linewidth=0.6, zorder=0)
+    beyond = counted[counted["seconds"] > limit]
+    ax.plot(beyond["place"], beyond["value"], linestyle="", marker="^", color="black", clip_on=False, zorder=4)
+    _label_runs(ax, runs)
+    _set_range(ax, measured * factor, limit * factor)
+    ax.set_xlim(-0.8, len(rows) - 0.2)
+    ax.set_ylabel(f"slowest rank [{unit}]")
+    return _counted(rows) + _above(rows["seconds"].to_numpy(), limit)
+
+
+def _draw_run(ax: Axes, run: pd.DataFrame, marker: str, factor: float) -> None:
+    warm, measured = run[run["warmup"]], run[~run["warmup"]]
+    ax.plot(warm["place"], warm["value"], color=GREY, marker="o", markersize=3, markerfacecolor="white", linewidth=0.6)
+    ax.plot(measured["place"], measured["value"], color=_MEASURED.color, marker=marker, linewidth=0.7, zorder=3)
+    summary = summarise(measured["seconds"].to_numpy())
+    ends = [measured["place"].iloc[0] - 0.4, measured["place"].iloc[-1] + 0.4]
+    ax.plot(ends, [summary.median * factor] * 2, color=_MEDIAN.color, linewidth=1.2, zorder=2)
+    if summary.interval is not None:
+        low, high = summary.interval.low * factor, summary.interval.high * factor
+        ax.fill_between(ends, low, high, color=_MEDIAN.color, alpha=0.25, linewidth=0, zorder=1)
+
+
+def _label_runs(ax: Axes, runs: Sequence[pd.DataFrame]) -> None:
+    """Number the runs below their middle; a single run has its iterations numbered instead."""
+    if len(runs) == 1:
+        ax.xaxis.set_major_locator(MaxNLocator(nbins=12, integer=True))
+        ax.set_xlabel("iteration")
+        return
+    step = -(-len(runs) // _MOST_LABELS)
+    labelled = [(number, run) for number, run in enumerate(runs, start=1) if (number - 1) % step == 0]
+    ax.set_xticks([run["place"].mean() for _, run in labelled], [str(number) for number, _ in labelled])
+    ax.set_xlabel("run, its iterations from left to right")
+
+
+def _set_range(ax: Axes, measured: NDArray[np.float64], top: float) -> None:
+    """Range of the axis around the measured iterations, not smaller than a fixed share of their median."""
+    low = float(measured.min())
+    missing = max(0.0, _LEAST_SPAN * float(np.median(measured)) - (top - low))
+    margin = 0.06 * (top - low) + missing / 2
+    ax.set_ylim(low - margin, top + margin)
+
+
+def _above(seconds: NDArray[np.float64], limit: float) -> str:
+    above = clipped(seconds, limit)
+    return f"; ▲ {above.count} above the axis, up to {duration(above.maximum)}" if above else ""
+
+
+def _legend(_: Sequence[Panel]) -> list[Any]:
+    return [
+        Line2D([], [], color=GREY, marker="o", markersize=3, markerfacecolor="white", linewidth=0.6, label="warm-up"),
+        Line2D([], [], color=_MEASURED.color, marker=".", linewidth=0.7, label="measured"),
+        Line2D([], [], color=_MEDIAN.color, linewidth=1.2, label="median of a run"),
+        Patch(facecolor=_MEDIAN.color, alpha=0.25, linewidth=0, label="its 95 % interval"),
+        Line2D([], [], color="black", marker="^", linestyle="", label="above the axis"),
+    ]
