@@ -6,15 +6,14 @@ and `rows` as HTML; `analysis.export` writes the frame as it is, in SI units.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
 from textwrap import wrap
 from typing import Any, NamedTuple
 
 import pandas as pd
 
-from dlbench.analysis.campaign import FACTORS
+from dlbench.analysis.campaign import FACTORS, KEY
 from dlbench.errors import one_line
 from dlbench.quantities import significant
 from dlbench.statistics import FEWEST_SAMPLES
@@ -25,8 +24,12 @@ ABSENT = "-"
 _MARGIN = "  "
 _LONGEST_CELL = 24
 """Longer texts stand in a legend below the table."""
+_LEAST_ROOM = 50
+"""Columns for measures beside a key, however wide: panels of one measure would be unreadable."""
 _NOTHING: dict[str, object] = {"pp": 1, "tp": 1, "ep": 1, "sharding": 1, "buckets": 0, "units": 0, "persistent": False}
 """Values by which a factor says that a configuration lacks the thing."""
+_CAUSES = ("strategy", "system", "model")
+"""Factors that others follow from: degrees from the strategy, the GPU from the system."""
 
 
 def number(value: float) -> str:
@@ -76,7 +79,9 @@ COLUMNS: dict[str, Column] = {
     "minimum": Column("minimum", *_MILLISECONDS),
     "maximum": Column("maximum", *_MILLISECONDS),
     "ideal_seconds": Column("ideal", *_MILLISECONDS),
-    "isolated": Column("isolated", *_MILLISECONDS),
+    "isolated_seconds": Column("alone", *_MILLISECONDS),
+    "concurrent_seconds": Column("beside", *_MILLISECONDS),
+    "baseline_mode": Column("base mode"),
     "throughput": Column("throughput", *_SAMPLES),
     "per_gpu": Column("per GPU", *_SAMPLES),
     "communication": Column("comm.", *_PERCENT),
@@ -84,6 +89,7 @@ COLUMNS: dict[str, Column] = {
     "share": Column("of runtime", *_PERCENT),
     "roofline": Column("of ideal", *_PERCENT),
     "efficiency": Column("efficiency", *_PERCENT),
+    "loss_per_doubling": Column("loss/doubling", *_PERCENT),
     "skew": Column("skew", "µs", _fixed(1, 1e6)),
     "left_out": Column("left out"),
     "overlap": Column("overlap", *_PERCENT),
@@ -91,7 +97,12 @@ COLUMNS: dict[str, Column] = {
     "baseline_runs": Column("base runs"),
     "baseline_iterations": Column("base iter."),
     "sigma": Column("σ", "", _fixed(3)),
-    "impact": Column("impact", *_PERCENT),
+    "impact": Column("impact", "%", _fixed(1)),
+    "run_id": Column("run"),
+    "concurrent_runs": Column("concurrent"),
+    "concurrent_jobs": Column("jobs"),
+    "warmups": Column("warm-ups"),
+    "reason_text": Column("reason"),
     "note": Column("note", "", str),
     "ratio": Column("B/A", "", _fixed(3)),
 }
@@ -129,8 +140,10 @@ class Layout:
     about: str
     """How its numbers are made, in one sentence or two."""
     measures: tuple[str, ...]
+    first: tuple[str, ...] = ()
+    """Columns before the factors, shown even where rows do not differ in them."""
     key: tuple[str, ...] = ()
-    """Columns that tell rows of one configuration from each other."""
+    """Columns after the factors, which tell rows of one configuration from each other."""
     empty: str = "no rows"
     """Why there are no rows, where there are none."""
 
@@ -143,8 +156,8 @@ class Table:
     frame: pd.DataFrame
     key: tuple[str, ...]
     """Columns that say which configuration a row is: those in which rows differ."""
-    common: tuple[tuple[str, str], ...]
-    """Heading and value of the factors that are equal in all rows."""
+    stated: tuple[Statement, ...]
+    """Factors that need no column."""
     measures: tuple[str, ...]
     remarks: tuple[str, ...]
     """Why cells are absent."""
@@ -152,6 +165,10 @@ class Table:
     def columns(self) -> tuple[str, ...]:
         """Columns in the order in which they are shown."""
         return self.key + self.measures
+
+    def statements(self) -> list[Statement]:
+        """Those of the statements that say something."""
+        return [statement for statement in self.stated if statement.values]
 
     def head(self) -> list[Heading]:
         """Heading of each column."""
@@ -175,35 +192,70 @@ class Table:
         return Heading(shown.heading, shown.unit, pd.api.types.is_numeric_dtype(self.frame[name]))
 
 
-def build(layout: Layout, frame: pd.DataFrame, known: Sequence[str] = ()) -> Table:
-    """The table of a frame; `known` are factors that need not be repeated, being equal in the whole campaign."""
-    factors = [name for name in (*FACTORS, "concurrent") if name in frame and name not in layout.key]
-    differing = tuple(name for name in factors if frame[name].nunique(dropna=False) > 1)
-    equal = [name for name in factors if name not in (*differing, *known)]
+def build(layout: Layout, frame: pd.DataFrame, known: Collection[str] = ()) -> Table:
+    """The table of a frame; `known` are factors that were stated for the whole campaign and need no repetition."""
+    shown = (*layout.first, *layout.key)
+    factors = [name for name in (*FACTORS, "concurrent") if name in frame and name not in (*known, *shown)]
+    statements = list(state(frame, factors))
+    stated = {name for statement in statements for name in statement.factors}
     frame, notes = _numbered_reasons(frame)
     measures = tuple(name for name in layout.measures if name in frame)
     return Table(
         layout=layout,
         frame=frame,
-        key=differing + layout.key,
-        common=common_values(frame, equal),
+        key=(*layout.first, *(name for name in factors if name not in stated), *layout.key),
+        stated=tuple(statements),
         measures=(*measures, "note") if notes else measures,
         remarks=(*_absent_intervals(frame, measures), *notes),
     )
 
 
-def common_values(frame: pd.DataFrame, names: Sequence[str]) -> tuple[tuple[str, str], ...]:
-    """Heading and value of columns that are equal in all rows, those aside that say that there is nothing to say."""
+@dataclass(frozen=True, slots=True)
+class Statement:
+    """Factors that have one value in all rows, or in all rows of one system, strategy or model."""
+
+    where: str
+    """E.g. `in all rows` or `strategy fsdp`."""
+    factors: tuple[str, ...]
+    values: tuple[tuple[str, str], ...]
+    """Heading and value, those aside that say that there is nothing to say."""
+
+    def __str__(self) -> str:
+        return f"{self.where}: {', '.join(map(' '.join, self.values))}"
+
+
+def state(frame: pd.DataFrame, factors: Sequence[str], everywhere: str = "in all rows") -> Iterator[Statement]:
+    """What can be said of factors once instead of in every row; the others need a column.
+
+    The factors of `KEY` are stated only where they are equal in all rows.
+    """
     if frame.empty:
-        return ()
-    values = {name: frame[name].iloc[0] for name in names}
+        return
+    equal = tuple(name for name in factors if _single(frame[name]))
+    if equal:
+        yield _statement(everywhere, frame, equal)
+    left = [name for name in factors if name not in (*equal, *KEY)]
+    for cause in _CAUSES:
+        following = tuple(name for name in left if cause not in equal and _follows(frame, name, cause))
+        left = [name for name in left if name not in following]
+        groups = frame.groupby(cause, dropna=False) if following else ()
+        for value, rows in groups:
+            yield _statement(f"{column(cause).heading} {plain(value)}", rows, following)
+
+
+def _statement(where: str, frame: pd.DataFrame, factors: tuple[str, ...]) -> Statement:
+    values = {name: frame[name].iloc[0] for name in factors}
     said = {name: value for name, value in values.items() if value != _NOTHING.get(name, "")}
-    return tuple((column(name).heading, plain(value)) for name, value in said.items())
+    return Statement(where, factors, tuple((column(name).heading, plain(value)) for name, value in said.items()))
 
 
-def equal_factors(frame: pd.DataFrame) -> list[str]:
-    """Factors that are equal in all rows."""
-    return [name for name in FACTORS if name in frame and frame[name].nunique(dropna=False) == 1]
+def _single(values: pd.Series[Any]) -> bool:
+    return values.nunique(dropna=False) == 1
+
+
+def _follows(frame: pd.DataFrame, factor: str, cause: str) -> bool:
+    """Whether the factor has one value for each of the cause."""
+    return cause in frame and bool((frame.groupby(cause, dropna=False)[factor].nunique(dropna=False) == 1).all())
 
 
 def _numbered_reasons(frame: pd.DataFrame) -> tuple[pd.DataFrame, list[str]]:
@@ -222,8 +274,8 @@ def _absent_intervals(frame: pd.DataFrame, measures: Sequence[str]) -> Iterator[
     few = frame["iterations"] < FEWEST_SAMPLES if "iterations" in frame else pd.Series(False, index=frame.index)
     if lacking.loc[few].to_numpy().any():
         yield f"{ABSENT} no 95 % interval below {FEWEST_SAMPLES} iterations"
-    if "efficiency" in lacking and (lacking["efficiency"] & ~few & (frame["efficiency"] == 1)).any():
-        yield f"{ABSENT} no interval at the smallest GPU count: it is the reference, 100 % by definition"
+    if "smallest" in frame and (frame["gpus"] == frame["smallest"]).any():
+        yield f"{ABSENT} at the smallest GPU count, which is the reference: its efficiency is 100 % by definition"
 
 
 def _text(value: Any, write: Callable[[Any], str]) -> str:
@@ -235,13 +287,13 @@ def text_lines(table: Table, width: int = WIDTH) -> Iterator[str]:
 
     A table wider than `width` is cut into panels, each with the key.
     """
-    yield f"# {table.layout.name}: {table.layout.title}"
+    yield f"# {table.layout.title}"
     if table.frame.empty:
         yield f"# {table.layout.empty}"
         return
     yield from commented(table.layout.about, width)
-    if table.common:
-        yield from commented("in all rows: " + ", ".join(map(" ".join, table.common)), width)
+    for statement in table.statements():
+        yield from commented(str(statement), width)
     key, legend = _with_legend([_strip(table, name) for name in table.key])
     for strips in _panels(key, [_strip(table, name) for name in table.measures], width):
         yield "#"
@@ -296,14 +348,18 @@ def _with_legend(strips: Sequence[_Strip]) -> tuple[list[_Strip], list[str]]:
 
 def _panels(key: Sequence[_Strip], measures: Sequence[_Strip], width: int) -> Iterator[list[_Strip]]:
     """As many measures side by side as fit, each panel with the key; a measure is never parted from its interval."""
-    occupied = partial(sum, start=len(_MARGIN))
+    room = max(width - _occupied(key), _LEAST_ROOM)
     panel: list[_Strip] = []
     for measure in measures:
-        if panel and occupied(strip.width + 2 for strip in (*key, *panel, measure)) - 2 > width:
+        if panel and _occupied([*panel, measure]) > room:
             yield [*key, *panel]
             panel = []
         panel.append(measure)
     yield [*key, *panel]
+
+
+def _occupied(strips: Sequence[_Strip]) -> int:
+    return sum(len(_MARGIN) + strip.width for strip in strips)
 
 
 def _panel_lines(strips: Sequence[_Strip]) -> Iterator[str]:

@@ -1,0 +1,92 @@
+"""The numbers for other programs: one JSON document, or a file a table as CSV or Parquet, in SI units.
+
+Columns are those of the frames, times in seconds, shares as fractions; an estimate X has its interval in X_low and
+X_high. What is absent is null in JSON and Parquet and an empty field in CSV.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import msgspec
+import pandas as pd
+
+from dlbench import __version__
+from dlbench.analysis.results import Results
+from dlbench.errors import OptionError
+
+Document: TypeAlias = dict[str, Any]
+
+
+def document(results: Results) -> Document:
+    """What `dlbench analyze --json` prints, as plain data.
+
+    Keys: dlbench (version), seed, min_overlap, files (read), iterations (measured), notes, excluded, runs, and an array
+    per table: summary, relevance, scaling, slowdown. Rows are objects whose keys are the columns.
+    """
+    campaign = results.campaign
+    return {
+        "dlbench": __version__,
+        "seed": results.seed,
+        "min_overlap": results.min_overlap,
+        "files": campaign.files,
+        "iterations": int((~campaign.iterations["warmup"]).sum()),
+        "notes": campaign.notes,
+        "excluded": rows(campaign.excluded),
+        "runs": rows(campaign.runs.reset_index()),
+        **{name: rows(frame) for name, frame in results.frames().items()},
+    }
+
+
+def rows(frame: pd.DataFrame) -> list[Document]:
+    """The rows of a frame as plain data."""
+    return [{str(name): value for name, value in row.items()} for row in frame.to_dict("records")]
+
+
+def json_text(value: object) -> str:
+    """JSON on indented lines, what is no number as null."""
+    return msgspec.json.format(msgspec.json.encode(value), indent=2).decode()
+
+
+def frames(results: Results) -> dict[str, pd.DataFrame]:
+    """Every table by the name of its file: the tables shown, and what they were made of."""
+    campaign = results.campaign
+    return {
+        **results.frames(),
+        "slowdown_iterations": results.slowdown.iterations,
+        "runs": campaign.runs.reset_index(),
+        "iterations": campaign.iterations,
+        "ranks": campaign.ranks,
+        "classes": campaign.classes,
+        "excluded": campaign.excluded,
+    }
+
+
+def write_csv(results: Results, folder: Path) -> list[Path]:
+    """Write `NAME.csv` for every table into the folder, which is made where it does not exist.
+
+    Raises `OptionError` where that is impossible.
+    """
+    return _write(results, folder, "csv", lambda frame, path: frame.to_csv(path, index=False))
+
+
+def write_parquet(results: Results, folder: Path) -> list[Path]:
+    """Write `NAME.parquet` for every table, as `write_csv`; needs pyarrow."""
+    if find_spec("pyarrow") is None:
+        raise OptionError("Parquet files need pyarrow; install it with pip install 'dlbench[parquet]'")
+    return _write(results, folder, "parquet", lambda frame, path: frame.to_parquet(path, index=False))
+
+
+def _write(results: Results, folder: Path, ending: str, write: Callable[[pd.DataFrame, Path], object]) -> list[Path]:
+    paths = []
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, frame in frames(results).items():
+            paths.append(folder / f"{name}.{ending}")
+            write(frame, paths[-1])
+    except OSError as error:
+        raise OptionError(f"{paths[-1] if paths else folder}: cannot be written: {error.strerror or error}") from None
+    return paths

@@ -1,0 +1,252 @@
+"""The report: one HTML file with what was run, on what, what was left out, the tables, and the figures."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from matplotlib.figure import Figure
+
+from dlbench import __version__
+from dlbench.analysis.campaign import FACTORS, KEY, Campaign
+from dlbench.analysis.plots import encode, figures
+from dlbench.analysis.provenance import systems
+from dlbench.analysis.results import Results
+from dlbench.analysis.tables import Cell, Layout, Table, build, column, plain
+from dlbench.errors import one_line
+from dlbench.statistics import FEWEST_SAMPLES
+
+ROW_LIMIT = 500
+"""Rows of a table."""
+RUN_LIMIT = 200
+"""Rows of a table with a row per run or file."""
+OPEN_ROWS = 25
+"""Rows of such a table that are shown without being asked for."""
+NOTE_LIMIT = 30
+_LARGEST_SVG = 1_500_000
+"""Bytes above which a figure becomes a PNG: thousands of points are no lighter as a drawing."""
+_PNG_DPI = 200
+
+CONFIGURATIONS = Layout(
+    name="configurations",
+    title="What was run",
+    about="",
+    first=KEY,
+    measures=("baselines", "concurrent_runs", "measured", "terminated", "killed"),
+)
+RUNS = Layout(
+    name="runs",
+    title="Factors of each run",
+    about="One row per run; the factors that are equal in all runs stand under What was run.",
+    first=("run_id",),
+    measures=("created", "experiment", "job", "concurrent_jobs", "nodes", "seed", "status", "warmups", "measured"),
+)
+REASONS = Layout(
+    name="reasons",
+    title="Excluded",
+    about="Files and runs that count nowhere.",
+    measures=("files", "reason_text"),
+    empty="Nothing was excluded: every file that was found counts.",
+)
+EXCLUDED = Layout(
+    name="excluded",
+    title="Excluded",
+    about="",
+    measures=("path", "run_id", "reason_text"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Merit:
+    """A key figure."""
+
+    label: str
+    value: str
+    unit: str
+    interval: str
+    where: str
+    """Configuration that has it, and its sample counts."""
+
+
+@dataclass(frozen=True, slots=True)
+class Picture:
+    """A figure, inside the page."""
+
+    title: str
+    caption: str
+    uri: str
+    """data: URI of the image."""
+
+    @property
+    def alt(self) -> str:
+        """What is there where the image is not seen."""
+        return f"{self.title}: {self.caption}"
+
+
+def render(results: Results, *, title: str, command: str) -> str:
+    """The report as HTML; `command` is the command line that made it."""
+    campaign = results.campaign
+    drawing = figures(results)
+    known = {name for statement in results.statements() for name in statement.factors}
+    reasons = campaign.excluded.rename(columns={"reason": "reason_text"})
+    environment = Environment(
+        loader=PackageLoader("dlbench.analysis", "."), autoescape=True, undefined=StrictUndefined, trim_blocks=True
+    )
+    return environment.get_template("report.html.j2").render(
+        title=one_line(title),
+        version=__version__,
+        made=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
+        command=one_line(command),
+        lead=_lead(campaign),
+        notes=_notes(campaign),
+        merits=list(merits(results)),
+        span=_span(campaign),
+        configurations=build(CONFIGURATIONS, configurations(campaign), known),
+        statements=[statement for statement in results.statements() if statement.values],
+        systems=systems(campaign),
+        tables=list(results.tables()),
+        figures=[Picture(plot.title, plot.caption, data_uri(plot.figure)) for plot in drawing.plots],
+        omitted=[str(left_out) for left_out in drawing.left_out],
+        runs=_runs_table(campaign, known),
+        excluded=build(EXCLUDED, reasons),
+        reason_table=build(REASONS, _counted_reasons(reasons)),
+        method=list(_method(results)),
+        interval=interval,
+        row_limit=ROW_LIMIT,
+        run_limit=RUN_LIMIT,
+        open_rows=OPEN_ROWS,
+    )
+
+
+def merits(results: Results) -> Iterator[Merit]:
+    """The figures that a reader looks for first, as far as the runs have them."""
+    grown = results.scaling[results.scaling["gpus"] > results.scaling["smallest"]]
+    for label, frame, name, place in (
+        ("Highest communication fraction", results.summary, "communication", np.argmax),
+        ("Lowest communication fraction", results.summary, "communication", np.argmin),
+        ("Lowest parallel efficiency", grown, "efficiency", np.argmin),
+        ("Largest slowdown σ beside other jobs", results.slowdown.table, "sigma", np.argmax),
+    ):
+        there = frame[frame[name].notna()]
+        if len(there):
+            yield _merit(label, there.iloc[int(place(there[name]))], name)
+
+
+def _merit(label: str, row: pd.Series[Any], name: str) -> Merit:
+    shown = column(name)
+    low, high = row[f"{name}_low"], row[f"{name}_high"]
+    ends = None if pd.isna(low) else f"95 % interval {shown.write(low)} – {shown.write(high)}"
+    system, strategy, model, gpus, placement = (plain(row[factor]) for factor in KEY)
+    place = ", ".join(text for text in (system, placement) if text != "-")
+    samples = f"{_count(row['iterations'], 'iteration')} of {_count(row['runs'], 'run')}"
+    return Merit(
+        label=label,
+        value=shown.write(row[name]),
+        unit=shown.unit,
+        interval=ends or f"no 95 % interval below {FEWEST_SAMPLES} iterations",
+        where=f"{strategy} {model}, {gpus} GPUs{', ' if place else ''}{place}; {samples}",
+    )
+
+
+def configurations(campaign: Campaign) -> pd.DataFrame:
+    """Per configuration: baselines, concurrent_runs, measured iterations, and runs that did not end as planned."""
+    runs = campaign.runs
+    counted = runs.assign(
+        baselines=~runs["concurrent"],
+        concurrent_runs=runs["concurrent"],
+        terminated=runs["status"] == "terminated",
+        killed=runs["status"] == "killed",
+    )
+    counts = ["baselines", "concurrent_runs", "measured", "terminated", "killed"]
+    table = counted.groupby(list(FACTORS), as_index=False)[counts].sum()
+    return table.drop(columns=[name for name in counts if not table[name].any()])
+
+
+def data_uri(figure: Figure) -> str:
+    """The figure as a data: URI, as SVG unless that is heavy; equal figures give equal URIs."""
+    kind, drawn = "svg+xml", encode(figure, "svg")
+    if len(drawn) > _LARGEST_SVG:
+        kind, drawn = "png", encode(figure, "png", _PNG_DPI)
+    return f"data:image/{kind};base64,{base64.b64encode(drawn).decode()}"
+
+
+def interval(cell: Cell) -> str:
+    """The interval of a cell that can have one, or - where it is absent."""
+    return str(cell.low) if cell.low == cell.high else f"{cell.low} – {cell.high}"
+
+
+def _runs_table(campaign: Campaign, known: Collection[str]) -> Table:
+    """Labels and whatever else differs between runs beside what every run has."""
+    runs = campaign.runs
+    labels = [name for name in map(str, runs) if name.startswith("label_")]
+    always = {"created", "status", "measured"}
+    differing = [name for name in (*RUNS.measures, *labels) if name in always or runs[name].nunique() > 1]
+    return build(replace(RUNS, measures=tuple(differing)), runs, known)
+
+
+def _counted_reasons(excluded: pd.DataFrame) -> pd.DataFrame:
+    counts = excluded["reason_text"].value_counts()
+    return pd.DataFrame({"files": counts.to_numpy(), "reason_text": counts.index})
+
+
+def _lead(campaign: Campaign) -> str:
+    runs = campaign.runs
+    measured = int(runs["measured"].sum())
+    of = runs.groupby(list(FACTORS)).ngroups
+    excluded = len(campaign.excluded)
+    return (
+        f"{_count(len(runs), 'run')} of {_count(of, 'configuration')}, {_count(measured, 'measured iteration')}; "
+        f"{_count(campaign.files, 'file')} read, {excluded:,} excluded"
+    )
+
+
+def _span(campaign: Campaign) -> str:
+    runs = campaign.runs
+    begin, end = (_moment(time) for time in (runs["begin"].min(), runs["end"].max()))
+    systems_ = _count(runs["system"].nunique(), "system")
+    experiments = runs.loc[runs["experiment"] != "", "experiment"].nunique()
+    part = f", {_count(experiments, 'experiment')}" if experiments else ""
+    return f"{_count(len(runs), 'run')} from {begin} to {end}, on {systems_}{part}."
+
+
+def _moment(seconds: float) -> str:
+    try:
+        return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+    except (OverflowError, ValueError, OSError):  # a record can claim any time
+        return f"Unix time {seconds:g} s"
+
+
+def _notes(campaign: Campaign) -> list[str]:
+    more = len(campaign.notes) - NOTE_LIMIT
+    shown = [one_line(note) for note in campaign.notes[:NOTE_LIMIT]]
+    return [*shown, f"{more:,} more notes: dlbench analyze prints all"] if more > 0 else shown
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def _method(results: Results) -> Iterator[str]:
+    yield (
+        "Warm-up iterations are never counted, and runs are pooled only where all factors are equal. The time of an "
+        "iteration is that of its slowest rank; its throughput is local batch × replicas / that time. sync_time of a "
+        "rank is the time in blocking communication and in waits for non-blocking communication; the communication "
+        "fraction of an iteration is the largest sync_time / runtime of its ranks."
+    )
+    yield (
+        "Medians have the 95 % interval between two order statistics, whose coverage is exact whatever the "
+        "distribution (Hoefler and Belli, SC15). Geometric and arithmetic means, and ratios of geometric means, have "
+        "that between the percentiles of a bootstrap in two levels: runs with replacement, then iterations of each "
+        f"drawn run (seed {results.seed}). Below {FEWEST_SAMPLES} iterations there is no interval."
+    )
+    yield (
+        "The slowdown σ is a ratio of geometric means, never a mean of ratios. Its baseline are the runs of the same "
+        "factors that had no other job beside them. A concurrent iteration counts where on average at least "
+        f"{results.min_overlap:.0%} of the experiment's other jobs ran during it, by wall-clock time."
+    )

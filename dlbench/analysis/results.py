@@ -1,0 +1,106 @@
+"""Everything that the analysis says of a campaign in numbers: its tables, with the options that they were made with."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import pandas as pd
+
+from dlbench.analysis.campaign import FACTORS, Campaign
+from dlbench.analysis.metrics import relevance, summary
+from dlbench.analysis.scaling import scaling
+from dlbench.analysis.slowdown import Slowdown, slowdown
+from dlbench.analysis.tables import Layout, Statement, Table, build, state
+
+_COUNTS = ("runs", "iterations")
+
+SUMMARY = Layout(
+    name="summary",
+    title="Summary",
+    about="Per configuration: time of an iteration (its slowest rank) and skew as medians, throughput as geometric "
+    "mean, communication fraction and hidden part as arithmetic means over iterations. ideal: by the roofline, with "
+    "free communication; of ideal: ideal / time.",
+    measures=(
+        *_COUNTS,
+        *("seconds", "minimum", "maximum", "ideal_seconds", "roofline"),
+        *("throughput", "communication", "hidden", "skew"),
+    ),
+    empty="no measured iteration",
+)
+RELEVANCE = Layout(
+    name="relevance",
+    title="Communication relevance",
+    about="Per configuration and communication class: median time on the rank that spent most in it, and the mean of "
+    "its largest share of a rank's runtime. total: sync_time and the communication fraction.",
+    key=("name",),
+    measures=(*_COUNTS, "seconds", "share"),
+    empty="no run communicated",
+)
+SCALING = Layout(
+    name="scaling",
+    title="Scaling",
+    about="Baselines: throughput as geometric mean; efficiency is the throughput per GPU over that at the smallest GPU "
+    "count of the same configuration; loss/doubling is the part of it that each doubling since the next smaller count "
+    "cost.",
+    key=("gpus",),
+    measures=(*_COUNTS, "throughput", "per_gpu", "efficiency", "loss_per_doubling"),
+    empty="no baseline: every run had other jobs beside it",
+)
+SLOWDOWN = Layout(
+    name="slowdown",
+    title="Slowdown by other jobs",
+    about="Concurrent runs: σ is the geometric mean throughput of the same configuration alone over that beside the "
+    "other jobs of the experiment; impact is (σ − 1) × 100 %. Only iterations count that the other jobs overlapped.",
+    measures=(
+        *_COUNTS,
+        *("left_out", "overlap", "all_running", "baseline_runs", "baseline_iterations", "baseline_mode"),
+        *("isolated_seconds", "concurrent_seconds", "sigma", "impact"),
+    ),
+    empty="no concurrent run: nothing ran beside other jobs of its experiment",
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Results:
+    """The tables of a campaign."""
+
+    campaign: Campaign
+    summary: pd.DataFrame
+    relevance: pd.DataFrame
+    scaling: pd.DataFrame
+    slowdown: Slowdown
+    seed: int
+    min_overlap: float
+
+    def frames(self) -> dict[str, pd.DataFrame]:
+        """The frame of each table by its name, in the order in which they are shown."""
+        return {
+            SUMMARY.name: self.summary,
+            RELEVANCE.name: self.relevance,
+            SCALING.name: self.scaling,
+            SLOWDOWN.name: self.slowdown.table,
+        }
+
+    def statements(self) -> list[Statement]:
+        """Factors that need no column in any table."""
+        return list(state(self.campaign.runs, FACTORS, "in all runs"))
+
+    def tables(self) -> Iterator[Table]:
+        """The tables, without the factors that `statements` names."""
+        known = {name for statement in self.statements() for name in statement.factors}
+        for layout, frame in zip((SUMMARY, RELEVANCE, SCALING, SLOWDOWN), self.frames().values(), strict=True):
+            yield build(layout, frame, known)
+
+
+def evaluate(campaign: Campaign, *, seed: int, min_overlap: float) -> Results:
+    """All tables of the campaign, which must have a run."""
+    return Results(
+        campaign=campaign,
+        summary=summary(campaign, seed=seed),
+        relevance=relevance(campaign, seed=seed),
+        scaling=scaling(campaign, seed=seed),
+        slowdown=slowdown(campaign, seed=seed, min_overlap=min_overlap),
+        seed=seed,
+        min_overlap=min_overlap,
+    )

@@ -1,0 +1,102 @@
+"""`dlbench analyze`: the tables of a campaign, printed, as one JSON document, or as files.
+
+The keys of the JSON document stand in `dlbench.analysis.export.document`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+
+from dlbench import __version__
+from dlbench.arguments import ArgumentParser, path
+from dlbench.cli.forwarding import add_command
+from dlbench.cli.selection import add_filters, add_results, add_statistics, load_results
+
+if TYPE_CHECKING:
+    from dlbench.analysis.results import Results
+
+HELP = "Print the tables of run records: summary, communication relevance, scaling, slowdown."
+EPILOG = """A time is that of the slowest rank; warm-ups never count; runs are pooled only where all factors are equal.
+low and high end the 95 % interval of the number before them.
+
+examples:
+  dlbench analyze results/                                      every record below a folder
+  dlbench analyze a/ b/ --strategy dp,fsdp --where 'gpus >= 64'
+  dlbench analyze results/ --json | jq .slowdown                SI units, null for what is absent
+  dlbench analyze results/ --csv tables/                        a file a table, with runs and iterations
+"""
+_SHOWN = 20
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command to the application."""
+    add_command(app, "analyze", HELP, analyze)
+
+
+def analyze(argv: Sequence[str]) -> None:
+    """Print or write what the command line asks for; raises `UserError` where it asks for something impossible."""
+    from dlbench.analysis.export import document, json_text, write_csv, write_parquet  # noqa: PLC0415 - takes its time
+    from dlbench.analysis.results import evaluate  # noqa: PLC0415
+
+    arguments = _parser().parse_args(argv)
+    campaign = load_results(arguments.results, arguments, "analyze")
+    results = evaluate(campaign, seed=arguments.seed, min_overlap=arguments.min_overlap)
+    written: list[Path] = []
+    if arguments.csv:
+        written += write_csv(results, Path(arguments.csv))
+    if arguments.parquet:
+        written += write_parquet(results, Path(arguments.parquet))
+    if arguments.json:
+        print(json_text(document(results)))
+        return
+    for line in _lines(results, written):
+        print(line)
+
+
+def _parser() -> ArgumentParser:
+    parser = ArgumentParser(prog="dlbench analyze", description=HELP, epilog=EPILOG)
+    add_results(parser)
+    add_filters(parser)
+    add_statistics(parser)
+    output = parser.add_argument_group("output")
+    output.add_argument("--json", action="store_true", help="print one JSON document instead of tables")
+    output.add_argument("--csv", type=path, metavar="DIR", help="also write every table to DIR/NAME.csv")
+    output.add_argument(
+        "--parquet", type=path, metavar="DIR", help="also write every table to DIR/NAME.parquet; needs pyarrow"
+    )
+    return parser
+
+
+def _lines(results: Results, written: Sequence[Path]) -> Iterator[str]:
+    from dlbench.analysis.tables import text_lines  # noqa: PLC0415
+
+    yield f"# dlbench {__version__} analyze"
+    yield from _loaded_lines(results)
+    for table in results.tables():
+        yield "#"
+        yield from text_lines(table)
+    if written:
+        yield "#"
+        yield from (f"# written    {file}" for file in written)
+
+
+def _loaded_lines(results: Results) -> Iterator[str]:
+    """What was read, what was left out and why, what a reader must know, and the factors that tables do not repeat."""
+    from dlbench.analysis.tables import commented  # noqa: PLC0415
+
+    runs, excluded = results.campaign.runs, results.campaign.excluded
+    counted = int(runs["measured"].sum())
+    yield f"# read       {results.campaign.files} files: {len(runs)} runs with {counted} measured iterations"
+    yield f"# excluded   {len(excluded)}"
+    yield from (f"#   {row.path}: {row.reason}" for row in excluded.head(_SHOWN).itertuples())
+    if len(excluded) > _SHOWN:
+        yield f"#   and {len(excluded) - _SHOWN} more, which --json and --csv list"
+    for note in results.campaign.notes:
+        yield f"# note       {note}"
+    for statement in results.statements():
+        if statement.values:
+            yield from commented(str(statement))
