@@ -222,7 +222,7 @@ class OpsReader:
     """Whether the last array was cut."""
     notes: list[str]
     """What was dropped, in words."""
-    _starts: list[int] = field(repr=False)
+    _starts: range = field(repr=False)
 
     def __len__(self) -> int:
         return len(self._starts)
@@ -241,18 +241,19 @@ def read_ops(path: Path) -> OpsReader:
     A cut last array, and an array without an iteration line, are dropped and noted. Raises `RecordError` where the
     run recorded no ops, the file is missing or foreign, or an array has another shape than the header's op tables say.
     """
-    record = read(path)
-    if not record.header.op_tables:
+    lines = iterate(path)
+    header = cast(Header, next(lines))
+    iterations = sum(isinstance(line, Iteration) for line in lines)
+    if not header.op_tables:
         raise UnreadableRecord(path, "the run recorded no ops; record them with --record-ops")
     arrays = ops_path(path)
-    shape = ops_shape(record.header)
+    shape = ops_shape(header)
     try:
         starts, cut = _array_starts(arrays, shape)
     except FileNotFoundError:
         raise UnreadableRecord(arrays, f"does not exist; it belongs beside {path.name}") from None
     except OSError as error:
         raise UnreadableRecord(arrays, f"cannot be read: {error.strerror}") from None
-    iterations = len(record.iterations)
     notes = []
     if cut:
         notes.append(f"array {len(starts)} is cut and was dropped: the run was killed while it was written")
@@ -263,7 +264,7 @@ def read_ops(path: Path) -> OpsReader:
     return OpsReader(path=arrays, shape=shape, truncated=cut, notes=notes, _starts=starts[:iterations])
 
 
-def _array_starts(path: Path, shape: tuple[int, int, int]) -> tuple[list[int], bool]:
+def _array_starts(path: Path, shape: tuple[int, int, int]) -> tuple[range, bool]:
     """Offset of the data of each complete array, and whether a cut one follows.
 
     All arrays have the same shape, so the header of the first, repeated, must stand before every other.
@@ -273,7 +274,7 @@ def _array_starts(path: Path, shape: tuple[int, int, int]) -> tuple[list[int], b
         file.seek(0)
         start = file.read(_LONGEST_HEADER)
         if size < _SHORTEST_HEADER and (_MAGIC.startswith(start) or start.startswith(_MAGIC)):
-            return [], size > 0
+            return range(0), size > 0
         found = _ARRAY_HEADER.match(start)
         if found is None or int.from_bytes(found["size"], "little") != len(found["text"]):
             raise UnreadableRecord(path, "holds no arrays of numpy.save")
@@ -287,7 +288,7 @@ def _array_starts(path: Path, shape: tuple[int, int, int]) -> tuple[list[int], b
             file.seek(offset)
             if not header.startswith(file.read(first)):
                 raise UnreadableRecord(path, f"array {offset // stride}: no array of shape {shape} begins here")
-    return list(range(first, size - _bytes(shape) + 1, stride)), size % stride > 0
+    return range(first, size - _bytes(shape) + 1, stride), size % stride > 0
 
 
 _MAGIC = npy.magic(1, 0)
