@@ -130,7 +130,7 @@ def _by_name(lines: Iterator[_Line]) -> dict[str, _Line]:
 
 
 def _check_tree(lines: dict[str, _Line]) -> None:
-    """Every switch beneath another has a line, none stands beneath itself, and nodes listed above stand below as well."""
+    """Every switch beneath another has a line, none is beneath itself, and nodes listed above stand below as well."""
     for line in lines.values():
         for below in line.switches:
             if below not in lines:
@@ -163,11 +163,12 @@ def _groups(leaves: Sequence[_Line], parents: dict[str, list[str]]) -> Iterator[
         for node in leaf.nodes:
             hung_on.setdefault(node, []).append(leaf.name)
     groups: dict[tuple[str, ...], dict[tuple[str, ...], list[str]]] = {}
-    for node, switches in hung_on.items():
-        above = tuple(dict.fromkeys(parent for switch in switches for parent in parents[switch]))
-        groups.setdefault(above or (TOP,), {}).setdefault(tuple(switches), []).append(node)
+    for node, pair in hung_on.items():
+        above = tuple(dict.fromkeys(parent for switch in pair for parent in parents[switch]))
+        groups.setdefault(above, {}).setdefault(tuple(pair), []).append(node)
     for names, members in groups.items():
-        yield Group("+".join(names), tuple(Switch("+".join(pair), tuple(nodes)) for pair, nodes in members.items()))
+        switches = tuple(Switch("+".join(on), tuple(nodes)) for on, nodes in members.items())
+        yield Group("+".join(names) or TOP, switches)
 
 
 def _did_you_mean(name: str, valid: list[str]) -> str:
