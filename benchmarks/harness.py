@@ -4,7 +4,8 @@
     python benchmarks/harness.py sleep ops      some parts
 
 Parts: sleep (fidelity of sleeps), ops (cost of an op over bare mpi4py), overlap (what progress calls do), growth
-(start-up and bookkeeping over ranks), import (start-up of one process), records (reading records).
+(start-up and bookkeeping over ranks), import (start-up of one process), records (reading records), analysis (from the
+records of a campaign to its tables).
 """
 
 from __future__ import annotations
@@ -68,6 +69,7 @@ PARTS: dict[str, Callable[[], None]] = {
     "growth": lambda: alone("growth.py"),
     "import": lambda: alone("import_time.py"),
     "records": lambda: alone("records.py"),
+    "analysis": lambda: alone("analysis_load.py"),
 }
 
 

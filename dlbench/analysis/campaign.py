@@ -224,10 +224,17 @@ def _condition(runs: pd.DataFrame, where: str) -> pd.Series[bool]:
     try:
         kept = runs.eval(where, local_dict={}, global_dict={})
     except pd.errors.UndefinedVariableError as error:
-        columns = ", ".join(runs.columns)
-        raise OptionError(f"where {where!r}: {error}; the columns are {columns}") from None
+        raise OptionError(f"where {where!r}: {_no_column(str(error), list(runs.columns))}") from None
     except Exception as error:  # evaluation raises whatever the operands do
         raise OptionError(f"where {where!r} is no condition: {one_line(str(error))}; e.g. gpus >= 64") from None
     if not isinstance(kept, pd.Series) or kept.dtype != bool:
         raise OptionError(f"where {where!r} is no condition: it is neither true nor false for a run; e.g. gpus >= 64")
     return kept
+
+
+def _no_column(message: str, columns: list[str]) -> str:
+    """What is wrong with a name that pandas says is not defined, and what would be right."""
+    name = message.split("'")[1].removeprefix("BACKTICK_QUOTED_STRING_")
+    close = get_close_matches(name, columns, n=1)
+    hint = f"did you mean {close[0]}?" if close else f"text stands in quotes: '{name}';"
+    return f"there is no column {name}; {hint} the columns are {', '.join(columns)}"

@@ -108,13 +108,21 @@ def test_a_name_like_no_other_is_answered_with_those_that_there_are(mixed: Campa
     assert str(caught.value) == "no run has strategy 'x'; the runs have 'dp', 'fsdp'"
 
 
-def test_an_unknown_column_is_answered_with_the_columns(mixed: Campaign) -> None:
+@pytest.mark.parametrize(
+    ("where", "answer"),
+    [
+        ("gpus_ >= 64", "there is no column gpus_; did you mean gpus?"),
+        ("stratgy == 'dp'", "there is no column stratgy; did you mean strategy?"),
+        ("strategy == dp", "there is no column dp; text stands in quotes: 'dp';"),
+        ("`label_file system` == 'scratch'", "there is no column label_file_system;"),
+        ("@len", "there is no column len;"),
+    ],
+)
+def test_an_unknown_column_is_answered_with_the_nearest_and_all(mixed: Campaign, where: str, answer: str) -> None:
     with pytest.raises(OptionError) as caught:
-        mixed.select(where="ranks >= 64")
-    assert str(caught.value).startswith(
-        "where 'ranks >= 64': name 'ranks' is not defined; the columns are run_id, path"
-    )
-    assert str(caught.value).endswith("begin, end, label_fabric")
+        mixed.select(where=where)
+    assert str(caught.value).startswith(f"where {where!r}: {answer}")
+    assert str(caught.value).endswith(" the columns are " + ", ".join(mixed.runs.columns))
     assert caught.value.exit_code == 2
 
 

@@ -187,9 +187,8 @@ def lines(draw: st.DrawFn, ranks: int) -> Iteration:
     per_rank = st.lists(seconds, min_size=ranks, max_size=ranks)
     names = ("skew", "runtime", "sync_time", "compute", "overrun", "issue")
     communication = {name: draw(per_rank) for name in (ALLREDUCE, ALLGATHER)}
-    return Iteration(
-        index=0, warmup=False, start=0.0, communication=communication, **{name: draw(per_rank) for name in names}
-    )
+    line = {"kind": "iteration", "index": 0, "warmup": False, "start": 0.0, "communication": communication}
+    return convert(line | {name: draw(per_rank) for name in names}, Iteration)
 
 
 @st.composite
