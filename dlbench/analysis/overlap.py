@@ -22,6 +22,7 @@ from dlbench.errors import OptionError
 MIN_OVERLAP = 0.8
 """An iteration counts where at least this share of the other jobs was running."""
 
+_NUMBERS = ("overlap", "all_running", "others", "unseen")
 _ROUNDING = 1e-9
 _RESOLUTION = 1e-6
 """Seconds; a Unix time in float64 resolves a quarter of it, so no iteration is taken to be shorter."""
@@ -31,19 +32,17 @@ _RESOLUTION = 1e-6
 class Activity:
     """Which jobs of one experiment were running when."""
 
-    jobs: pd.Index[str]
+    jobs: NDArray[np.int64]
+    """Numbers of the jobs, ascending."""
     edges: NDArray[np.float64]
     """Unix times at which a run begins or ends, ascending."""
     running: NDArray[np.bool_]
     """Shape (jobs, edges − 1): whether the job was running between two edges."""
 
-    def others(self, job: str, announced: int) -> int:
-        """Jobs beside this one, at least one: as many as have iterations, or more where more are announced."""
-        return max(announced, len(self.jobs.union([job])), 2) - 1
-
-    def running_beside(self, job: str) -> NDArray[np.int64]:
-        """Other jobs that were running between each two edges."""
-        return np.asarray(self.running[self.jobs != job].sum(axis=0))
+    def beside(self, job: int) -> tuple[NDArray[np.int64], int]:
+        """How many other jobs were running between each two edges, and how many there are."""
+        others = self.jobs != job
+        return np.asarray(self.running[others].sum(axis=0)), int(others.sum())
 
     def share(
         self, weight: NDArray[Any], starts: NDArray[np.float64], ends: NDArray[np.float64]
@@ -60,14 +59,14 @@ class Activity:
         return np.asarray(np.clip(found / (ends - starts), 0.0, 1.0))
 
 
-def activity(windows: pd.DataFrame) -> Activity:
-    """Activity of one experiment from its windows: columns `job`, `begin`, `end`."""
-    job, jobs = pd.factorize(windows["job"], sort=True)
-    edges = np.unique(windows[["begin", "end"]])
+def activity(job: NDArray[np.int64], begin: NDArray[np.float64], end: NDArray[np.float64]) -> Activity:
+    """Activity of one experiment from the job, begin and end of each of its runs."""
+    jobs, row = np.unique(job, return_inverse=True)
+    edges = np.unique(np.concatenate((begin, end)))
     change = np.zeros((len(jobs), len(edges)), dtype=np.int64)
-    np.add.at(change, (job, np.searchsorted(edges, windows["begin"])), 1)
-    np.add.at(change, (job, np.searchsorted(edges, windows["end"])), -1)
-    return Activity(pd.Index(jobs), edges, change.cumsum(axis=1)[:, :-1] > 0)
+    np.add.at(change, (row, np.searchsorted(edges, begin)), 1)
+    np.add.at(change, (row, np.searchsorted(edges, end)), -1)
+    return Activity(jobs, edges, change.cumsum(axis=1)[:, :-1] > 0)
 
 
 def concurrent_iterations(campaign: Campaign, min_overlap: float = MIN_OVERLAP) -> pd.DataFrame:
@@ -84,29 +83,51 @@ def concurrent_iterations(campaign: Campaign, min_overlap: float = MIN_OVERLAP) 
     if not 0 <= min_overlap <= 1:
         raise OptionError(f"min-overlap {min_overlap:g} is no share; use a number from 0 to 1, e.g. {MIN_OVERLAP}")
     runs = campaign.runs[campaign.runs["concurrent"]]
-    iterations = measured(campaign.iterations)[["run", "iteration", "start", "end", "seconds", "throughput"]]
+    iterations = measured(campaign.iterations)
     iterations = iterations[iterations["run"].isin(runs.index)].reset_index(drop=True)
-    found = np.zeros((4, len(iterations)))
-    rows = iterations.groupby("run").indices
-    for members, active in _experiments(runs, campaign.windows):
-        pairs: Any = members.groupby(["job", "concurrent_jobs"])
-        for (job, announced), group in pairs:
-            chosen = np.concatenate([rows[run] for run in group.index])
-            part = iterations.iloc[chosen]
-            times = part["start"].to_numpy(), part["end"].to_numpy()
-            beside, others = active.running_beside(str(job)), active.others(str(job), int(announced))
-            found[:2, chosen] = active.share(beside / others, *times), active.share(beside == others, *times)
-            found[2:, chosen] = [[others], [others - len(active.jobs.difference([job]))]]
-    names = ("overlap", "all_running", "others", "unseen")
-    columns = dict(zip(names, found, strict=True))
-    return iterations.drop(columns=["start", "end"]).assign(
+    named = runs[(runs["experiment"] != "") & (runs["job"] != "")]
+    found = np.zeros((len(_NUMBERS), len(iterations)))
+    times = iterations["start"].to_numpy(), iterations["end"].to_numpy()
+    for rows, job, announced, active in _jobs(named, iterations["run"], campaign.windows):
+        running, recorded = active.beside(job)
+        others = max(announced - 1, recorded, 1)
+        part = [time[rows] for time in times]
+        found[:2, rows] = active.share(running / others, *part), active.share(running == others, *part)
+        found[2:, rows] = [[others], [others - recorded]]
+    columns = dict(zip(_NUMBERS, found, strict=True))
+    return iterations[["run", "iteration", "seconds", "throughput"]].assign(
         **columns, counted=columns["overlap"] >= min_overlap - _ROUNDING
     )
 
 
-def _experiments(runs: pd.DataFrame, windows: pd.DataFrame) -> Iterator[tuple[pd.DataFrame, Activity]]:
-    """The runs of each experiment that name their job, and when its jobs were running."""
-    names = list(EXPERIMENT)
-    there = {key: frame for key, frame in windows.groupby(names)}
-    for key, members in runs[(runs["experiment"] != "") & (runs["job"] != "")].groupby(names):
-        yield members, activity(there.get(key, windows.iloc[:0]))
+def _jobs(
+    runs: pd.DataFrame, run: pd.Series[int], windows: pd.DataFrame
+) -> Iterator[tuple[NDArray[np.int64], int, int, Activity]]:
+    """Per job: which iterations are of it, its number, how many jobs its runs announce, and its experiment's activity.
+
+    `run` is the run of each iteration.
+    """
+    both = pd.concat([runs[[*EXPERIMENT, "job"]], windows[[*EXPERIMENT, "job"]]])
+    experiment = both.groupby(list(EXPERIMENT), sort=False).ngroup().to_numpy()
+    job = pd.factorize(both["job"])[0]
+    count = len(runs)
+    spans = windows["begin"].to_numpy(), windows["end"].to_numpy()
+    members = _positions(experiment[count:])
+    place = runs.index.get_indexer(pd.Index(run))
+    own = np.column_stack([experiment[:count], job[:count], runs["concurrent_jobs"]])
+    chosen = np.flatnonzero(place >= 0)
+    groups, group = np.unique(own, axis=0, return_inverse=True)
+    known: dict[int, Activity] = {}
+    for number, rows in _positions(group[place[chosen]]).items():
+        of, name, announced = (int(value) for value in groups[number])
+        if of not in known:
+            there = members.get(of, np.array([], dtype=np.int64))
+            known = {of: activity(job[count:][there], *(span[there] for span in spans))}
+        yield chosen[rows], name, announced, known[of]
+
+
+def _positions(numbers: NDArray[np.int64]) -> dict[int, NDArray[np.int64]]:
+    """Where each number stands."""
+    order = np.argsort(numbers, kind="stable")
+    found, starts = np.unique(numbers[order], return_index=True)
+    return dict(zip(found.tolist(), np.split(order, starts[1:]), strict=True)) if len(found) else {}
