@@ -11,7 +11,7 @@ BESIDE = Path(__file__).parents[2] / "shared" / "data"
 
 
 def shared_file(name: str) -> Path:
-    """The file `name` of the folder `DLBENCH_SHARED_DATA`, by default ../shared/data; the test is skipped without it."""
+    """The file `name` of the folder `DLBENCH_SHARED_DATA`, by default ../shared/data; or a skip of the test."""
     path = Path(os.environ.get("DLBENCH_SHARED_DATA", BESIDE)) / name
     if not path.exists():
         pytest.skip(f"{path} is not there; DLBENCH_SHARED_DATA names the folder of the shared data")

@@ -84,7 +84,7 @@ def _show(kind: Kind, name: str | None, as_json: bool) -> None:
     if as_json:
         print(_json([document(spec) for name, spec in specs.items() if name == spec.name]))
     else:
-        _print_table([{"name": _label(name, spec), **kind.row(spec)} for name, spec in specs.items()])
+        print_table([{"name": _label(name, spec), **kind.row(spec)} for name, spec in specs.items()])
 
 
 def _label(name: str, spec: Spec) -> str:
@@ -170,7 +170,8 @@ def _text(value: Any, unit: str) -> str:
     return f"{value:,}" if isinstance(value, int) else f"{value:g}"
 
 
-def _print_table(rows: Sequence[Row]) -> None:
+def print_table(rows: Sequence[Row]) -> None:
+    """Print rows with the same columns: aligned by spaces, on a terminal with a rule beneath the headings."""
     if sys.stdout.isatty():
         _print_rich_table(rows)
         return
