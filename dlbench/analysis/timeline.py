@@ -32,6 +32,7 @@ _OPERATIONS = {
     "recv": "receive",
 }
 _TIMES = ("runtime", "sync_time", "compute", "overrun", "issue")
+_CLOCK = ("offset", "drift", "uncertainty", "drift_uncertainty")
 _NANOSECONDS = 1e9
 _LONGEST = 2.0**53
 """Nanoseconds that a JSON number holds exactly: 104 days."""
@@ -211,7 +212,7 @@ class _Timeline:
     def add(self, trace: TraceFile, line: Iteration, array: NDArray[np.float64], clock: ClockModel) -> None:
         """Write an iteration from its line, its ops array, shape (ranks, ops, 2), and the clock model in force."""
         self._require_one_per_rank({name: getattr(line, name) for name in ("skew", *_TIMES)})
-        self._require_one_per_rank({name: getattr(clock, name) for name in ("offset", "drift", "uncertainty")})
+        self._require_one_per_rank({name: getattr(clock, name) for name in _CLOCK})
         if not self._iterations:
             self._zero = line.start + min(line.skew[rank] for rank in self._shown.ranks)
             self._unix_zero = clock.unix_epoch + self._zero
