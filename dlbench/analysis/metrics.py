@@ -103,13 +103,13 @@ def relevance(campaign: Campaign, *, seed: int) -> pd.DataFrame:
     - `share`: arithmetic mean over iterations of the maximum over ranks of that time / runtime; of `TOTAL`, this is the
       communication fraction. Maxima of different ranks do not add up to it.
     """
-    rows = [
-        (configuration.number, name == TOTAL, _class(configuration, str(name), seed))
+    found = [
+        (configuration, name)
         for name, frame in _communication(campaign)
         for configuration in configurations(campaign.runs, frame, _ROWS)
     ]
-    rows.sort(key=lambda row: (row[0], row[1], -row[2]["share"], row[2]["name"]))
-    return table([row for _, _, row in rows], RELEVANCE)
+    found.sort(key=lambda pair: (pair[0].number, pair[1] == TOTAL, -pair[0].frame["share"].mean(), pair[1]))
+    return table([_class(configuration, name, seed) for configuration, name in found], RELEVANCE)
 
 
 def _communication(campaign: Campaign) -> Iterator[tuple[str, pd.DataFrame]]:

@@ -107,26 +107,25 @@ def _jobs(
 
     `run` is the run of each iteration.
     """
-    both = pd.concat([runs[[*EXPERIMENT, "job"]], windows[[*EXPERIMENT, "job"]]])
-    experiment = both.groupby(list(EXPERIMENT), sort=False).ngroup().to_numpy()
-    job = pd.factorize(both["job"])[0]
     count = len(runs)
-    spans = windows["begin"].to_numpy(), windows["end"].to_numpy()
-    members = _positions(experiment[count:])
+    both = pd.concat([runs[[*EXPERIMENT, "job"]], windows[[*EXPERIMENT, "job"]]])
+    experiment, window_experiment = np.split(both.groupby(list(EXPERIMENT), sort=False).ngroup().to_numpy(), [count])
+    job, window_job = np.split(pd.factorize(both["job"])[0], [count])
+    begin, end = windows["begin"].to_numpy(), windows["end"].to_numpy()
+    members = _positions(window_experiment)
+    activities = {}
+    for number in np.unique(experiment).tolist():
+        rows = members.get(number, np.array([], dtype=np.int64))
+        activities[number] = activity(window_job[rows], begin[rows], end[rows])
+    groups, group = np.unique(np.column_stack((experiment, job, runs["concurrent_jobs"])), axis=0, return_inverse=True)
     place = runs.index.get_indexer(pd.Index(run))
-    own = np.column_stack([experiment[:count], job[:count], runs["concurrent_jobs"]])
     chosen = np.flatnonzero(place >= 0)
-    groups, group = np.unique(own, axis=0, return_inverse=True)
-    known: dict[int, Activity] = {}
     for number, rows in _positions(group[place[chosen]]).items():
-        of, name, announced = (int(value) for value in groups[number])
-        if of not in known:
-            there = members.get(of, np.array([], dtype=np.int64))
-            known = {of: activity(job[count:][there], *(span[there] for span in spans))}
-        yield chosen[rows], name, announced, known[of]
+        of, own, announced = groups[number].tolist()
+        yield chosen[rows], own, announced, activities[of]
 
 
-def _positions(numbers: NDArray[np.int64]) -> dict[int, NDArray[np.int64]]:
+def _positions(numbers: NDArray[Any]) -> dict[int, NDArray[np.int64]]:
     """Where each number stands."""
     order = np.argsort(numbers, kind="stable")
     found, starts = np.unique(numbers[order], return_index=True)
