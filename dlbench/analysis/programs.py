@@ -49,8 +49,10 @@ class Programs:
 
     def peer(self, entry: OpEntry, rank: int) -> int | None:
         """World rank that a send or receive of `rank` talks to; None where the record does not say."""
+        if entry.peer < 0:
+            return None
         group = self.group(entry.scope, rank)
-        return group[entry.peer] if 0 <= entry.peer < len(group) else None
+        return group[entry.peer] if entry.peer < len(group) else None
 
     def messages(self, ranks: Iterable[int]) -> Iterator[Link]:
         """From each send to its receive: within a scope, the k-th from a rank to another is the k-th received there."""

@@ -95,7 +95,7 @@ def new_trace(path: Path) -> Iterator[TraceFile]:
     try:
         with unfinished.open("wb") as file:
             if path.suffix == ".gz":
-                with gzip.GzipFile("", "wb", fileobj=file, mtime=0) as compressed:
+                with gzip.GzipFile("", "wb", compresslevel=6, fileobj=file, mtime=0) as compressed:
                     yield TraceFile(compressed.write)
             else:
                 yield TraceFile(file.write)

@@ -10,6 +10,7 @@ from pathlib import Path
 import typer
 
 from dlbench.arguments import ArgumentParser, path
+from dlbench.cli.forwarding import add_command
 from dlbench.errors import one_line
 
 HELP = "Write a run recorded with --record-ops as a trace that Perfetto and chrome://tracing open."
@@ -27,16 +28,7 @@ _RANKS = re.compile("([0-9]{1,9})(?:-([0-9]{1,9})(?::([1-9][0-9]{0,8}))?)?")
 
 def register(app: typer.Typer) -> None:
     """Add the command to the application."""
-    app.command(
-        "timeline",
-        help=HELP,
-        context_settings={"allow_extra_args": True, "ignore_unknown_options": True},
-        add_help_option=False,
-    )(_command)
-
-
-def _command(context: typer.Context) -> None:
-    timeline(context.args)
+    add_command(app, "timeline", HELP, timeline)
 
 
 def timeline(argv: Sequence[str]) -> None:
