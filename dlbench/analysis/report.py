@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from typing import Any
+from itertools import groupby, takewhile
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -15,10 +16,11 @@ from matplotlib.figure import Figure
 
 from dlbench import __version__
 from dlbench.analysis.campaign import FACTORS, KEY, Campaign
+from dlbench.analysis.columns import column, plain
 from dlbench.analysis.plots import encode, figures
 from dlbench.analysis.provenance import systems
 from dlbench.analysis.results import Results
-from dlbench.analysis.tables import Cell, Layout, Table, build, column, plain
+from dlbench.analysis.tables import Cell, Layout, Strip, Table, build
 from dlbench.errors import one_line
 from dlbench.statistics import FEWEST_SAMPLES
 
@@ -29,6 +31,12 @@ RUN_LIMIT = 200
 OPEN_ROWS = 25
 """Rows of such a table that are shown without being asked for."""
 NOTE_LIMIT = 30
+WIDTH = 140
+"""Characters of a line of a table, on the screen and on A4."""
+_LONG = 24
+"""Characters above which a text may be broken."""
+_SMALL_TYPE = 0.85
+"""Size of the type of an interval beside that of a number."""
 _LARGEST_SVG = 1_500_000
 """Bytes above which a figure becomes a PNG: thousands of points are no lighter as a drawing."""
 _PNG_DPI = 200
@@ -36,9 +44,8 @@ _PNG_DPI = 200
 CONFIGURATIONS = Layout(
     name="configurations",
     title="What was run",
-    about="",
-    first=KEY,
-    measures=("baselines", "concurrent_runs", "measured", "terminated", "killed"),
+    about="Runs per configuration and number of GPUs; a + b: a runs alone and b beside other jobs of their experiment.",
+    measures=(),
 )
 RUNS = Layout(
     name="runs",
@@ -78,6 +85,7 @@ class Merit:
 class Picture:
     """A figure, inside the page."""
 
+    number: int
     title: str
     caption: str
     uri: str
@@ -89,11 +97,31 @@ class Picture:
         return f"{self.title}: {self.caption}"
 
 
+class Shown(NamedTuple):
+    """A cell of the page."""
+
+    text: str
+    interval: str
+    style: str
+    """CSS classes."""
+
+
+class Panel(NamedTuple):
+    """A table of the page, or a part of one that is too wide for it."""
+
+    head: list[Strip]
+    rows: list[list[Shown]]
+
+
 def render(results: Results, *, title: str, command: str) -> str:
     """The report as HTML; `command` is the command line that made it."""
     campaign = results.campaign
     drawing = figures(results)
-    known = {name for statement in results.statements() for name in statement.factors}
+    pictures = [
+        Picture(number, plot.title, plot.caption, data_uri(plot.figure))
+        for number, plot in enumerate(drawing.plots, start=1)
+    ]
+    known = results.known()
     reasons = campaign.excluded.rename(columns={"reason": "reason_text"})
     environment = Environment(
         loader=PackageLoader("dlbench.analysis", "."), autoescape=True, undefined=StrictUndefined, trim_blocks=True
@@ -107,17 +135,18 @@ def render(results: Results, *, title: str, command: str) -> str:
         notes=_notes(campaign),
         merits=list(merits(results)),
         span=_span(campaign),
-        configurations=build(CONFIGURATIONS, configurations(campaign), known),
+        configurations=_configurations_table(campaign, known),
         statements=[statement for statement in results.statements() if statement.values],
         systems=systems(campaign),
         tables=list(results.tables()),
-        figures=[Picture(plot.title, plot.caption, data_uri(plot.figure)) for plot in drawing.plots],
+        chapters=[list(pictures) for _, pictures in groupby(pictures, key=lambda picture: picture.title)],
+        figures=pictures,
         omitted=[str(left_out) for left_out in drawing.left_out],
         runs=_runs_table(campaign, known),
         excluded=build(EXCLUDED, reasons),
         reason_table=build(REASONS, _counted_reasons(reasons)),
         method=list(_method(results)),
-        interval=interval,
+        panels=_panels,
         row_limit=ROW_LIMIT,
         run_limit=RUN_LIMIT,
         open_rows=OPEN_ROWS,
@@ -155,17 +184,17 @@ def _merit(label: str, row: pd.Series[Any], name: str) -> Merit:
 
 
 def configurations(campaign: Campaign) -> pd.DataFrame:
-    """Per configuration: baselines, concurrent_runs, measured iterations, and runs that did not end as planned."""
-    runs = campaign.runs
-    counted = runs.assign(
-        baselines=~runs["concurrent"],
-        concurrent_runs=runs["concurrent"],
-        terminated=runs["status"] == "terminated",
-        killed=runs["status"] == "killed",
+    """Runs per configuration: one row per configuration without its GPUs, one column `N GPUs` per number of these.
+
+    Cells are the numbers of runs alone and beside other jobs, e.g. `2 + 4`.
+    """
+    rows = [name for name in FACTORS if name != "gpus"]
+    counts = campaign.runs.groupby([*rows, "gpus"])["concurrent"].agg(["size", "sum"])
+    alone = counts["size"] - counts["sum"]
+    cells = pd.Series(
+        [f"{a} + {b}" if b else f"{a}" for a, b in zip(alone, counts["sum"], strict=True)], index=counts.index
     )
-    counts = ["baselines", "concurrent_runs", "measured", "terminated", "killed"]
-    table = counted.groupby(list(FACTORS), as_index=False)[counts].sum()
-    return table.drop(columns=[name for name in counts if not table[name].any()])
+    return cells.unstack("gpus", fill_value="").rename(columns=lambda gpus: f"{gpus} GPUs").reset_index()
 
 
 def data_uri(figure: Figure) -> str:
@@ -176,9 +205,46 @@ def data_uri(figure: Figure) -> str:
     return f"data:image/{kind};base64,{base64.b64encode(drawn).decode()}"
 
 
-def interval(cell: Cell) -> str:
-    """The interval of a cell that can have one, or - where it is absent."""
-    return str(cell.low) if cell.low == cell.high else f"{cell.low} – {cell.high}"
+def _panels(table: Table, limit: int) -> Iterator[Panel]:
+    for strips in table.panels(WIDTH, _width, limit):
+        rows: list[list[Shown]] = []
+        above: tuple[Cell, ...] = ()
+        for row in zip(*(strip.cells for strip in strips), strict=True):
+            same = _repeated(row, above, len(table.key))
+            cells = enumerate(zip(row, strips, strict=True))
+            rows.append([_shown(cell, strip, number < same) for number, (cell, strip) in cells])
+            above = row
+        yield Panel(strips, rows)
+
+
+def _repeated(row: Sequence[Cell], above: Sequence[Cell], key: int) -> int:
+    """How many cells of the key, from the left, are those of the row above."""
+    pairs = zip(row[:key], above[:key], strict=False)
+    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
+
+
+def _shown(cell: Cell, strip: Strip, same: bool) -> Shown:
+    styles = {"number": strip.numeric, "long": len(cell.text) > _LONG, "same": same}
+    return Shown(cell.text, _interval(cell), " ".join(name for name, holds in styles.items() if holds))
+
+
+def _width(strip: Strip) -> int:
+    """Characters of a column, the interval standing in smaller type below the number."""
+    cells = (max(len(cell.text), _SMALL_TYPE * len(_interval(cell))) for cell in strip.cells)
+    return round(max(len(strip.heading), len(strip.unit), *cells))
+
+
+def _interval(cell: Cell) -> str:
+    """The interval of a cell, - where it is absent, nothing where there cannot be one."""
+    if cell.low is None or cell.low == cell.high:
+        return cell.low or ""
+    return f"{cell.low} – {cell.high}"
+
+
+def _configurations_table(campaign: Campaign, known: Collection[str]) -> Table:
+    table = configurations(campaign)
+    counts = tuple(str(name) for name in table if name not in FACTORS)
+    return build(replace(CONFIGURATIONS, measures=counts), table, known)
 
 
 def _runs_table(campaign: Campaign, known: Collection[str]) -> Table:

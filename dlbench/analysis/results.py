@@ -11,7 +11,8 @@ from dlbench.analysis.campaign import FACTORS, Campaign
 from dlbench.analysis.metrics import relevance, summary
 from dlbench.analysis.scaling import scaling
 from dlbench.analysis.slowdown import Slowdown, slowdown
-from dlbench.analysis.tables import Layout, Statement, Table, build, state
+from dlbench.analysis.statements import Statement, state
+from dlbench.analysis.tables import Layout, Table, build
 
 _COUNTS = ("runs", "iterations")
 
@@ -60,6 +61,27 @@ SLOWDOWN = Layout(
     empty="no concurrent run: nothing ran beside other jobs of its experiment",
 )
 
+COMPARISON = Layout(
+    name="comparison",
+    title="Comparison",
+    about="Configurations in both sets: geometric mean times of an iteration, and their ratio, on whose interval the "
+    "verdict rests.",
+    measures=(
+        *("verdict", "ratio", "seconds_a", "seconds_b", "runs_a", "iterations_a", "left_out_a"),
+        *("runs_b", "iterations_b", "left_out_b"),
+    ),
+    empty="no configuration is in both sets",
+)
+ONLY_A, ONLY_B = (
+    Layout(
+        name=f"only_{name.lower()}",
+        title=f"Only in {name}",
+        about="Configurations that the other set lacks, with their geometric mean time.",
+        measures=(*_COUNTS, "left_out", "seconds"),
+    )
+    for name in "AB"
+)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Results:
@@ -83,12 +105,16 @@ class Results:
         }
 
     def statements(self) -> list[Statement]:
-        """Factors that need no column in any table."""
+        """Factors that need no column in any table; some of the statements have nothing to say of them."""
         return list(state(self.campaign.runs, FACTORS, "in all runs"))
 
+    def known(self) -> set[str]:
+        """The factors of `statements`."""
+        return {name for statement in self.statements() for name in statement.factors}
+
     def tables(self) -> Iterator[Table]:
-        """The tables, without the factors that `statements` names."""
-        known = {name for statement in self.statements() for name in statement.factors}
+        """The tables, without what `statements` says."""
+        known = self.known()
         for layout, frame in zip((SUMMARY, RELEVANCE, SCALING, SLOWDOWN), self.frames().values(), strict=True):
             yield build(layout, frame, known)
 

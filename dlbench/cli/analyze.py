@@ -29,7 +29,6 @@ examples:
   dlbench analyze results/ --json | jq .slowdown                SI units, null for what is absent
   dlbench analyze results/ --csv tables/                        a file a table, with runs and iterations
 """
-_SHOWN = 20
 
 
 def register(app: typer.Typer) -> None:
@@ -72,31 +71,16 @@ def _parser() -> ArgumentParser:
 
 
 def _lines(results: Results, written: Sequence[Path]) -> Iterator[str]:
-    from dlbench.analysis.tables import text_lines  # noqa: PLC0415
+    from dlbench.analysis.terminal import comment, loaded_lines, text_lines  # noqa: PLC0415
 
     yield f"# dlbench {__version__} analyze"
-    yield from _loaded_lines(results)
+    yield from loaded_lines(results.campaign)
+    for statement in results.statements():
+        if statement.values:
+            yield from comment(str(statement))
     for table in results.tables():
         yield "#"
         yield from text_lines(table)
     if written:
         yield "#"
         yield from (f"# written    {file}" for file in written)
-
-
-def _loaded_lines(results: Results) -> Iterator[str]:
-    """What was read, what was left out and why, what a reader must know, and the factors that tables do not repeat."""
-    from dlbench.analysis.tables import commented  # noqa: PLC0415
-
-    runs, excluded = results.campaign.runs, results.campaign.excluded
-    counted = int(runs["measured"].sum())
-    yield f"# read       {results.campaign.files} files: {len(runs)} runs with {counted} measured iterations"
-    yield f"# excluded   {len(excluded)}"
-    yield from (f"#   {row.path}: {row.reason}" for row in excluded.head(_SHOWN).itertuples())
-    if len(excluded) > _SHOWN:
-        yield f"#   and {len(excluded) - _SHOWN} more, which --json and --csv list"
-    for note in results.campaign.notes:
-        yield f"# note       {note}"
-    for statement in results.statements():
-        if statement.values:
-            yield from commented(str(statement))

@@ -28,7 +28,7 @@ _SECONDS_BETWEEN_LINES = 5.0
 def add_results(parser: ArgumentParser) -> None:
     """Add the folders and files to read, as `arguments.results`."""
     parser.add_argument(
-        "results", nargs="*", type=_path, metavar="RESULTS", help="records, or folders to search for *.jsonl"
+        "results", nargs="*", type=results_path, metavar="RESULTS", help="records, or folders to search for *.jsonl"
     )
 
 
@@ -125,7 +125,8 @@ def _lines() -> Progress:
     return show
 
 
-def _path(value: str) -> Path:
+def results_path(value: str) -> Path:
+    """Argument type: where records lie."""
     return Path(path(value))
 
 
