@@ -4,7 +4,8 @@
 
 Writes a campaign of the size of a paper's into a temporary folder, and copies of that size beside it for the growth:
 experiments of concurrent jobs and a tenth of the runs as baselines, of 16 hosts with 4 GPUs each (at 64 ranks). Every
-size is analysed in a process of its own, whose largest resident memory is shown; the files are in the page cache.
+size is analysed in a process of its own, whose CPU time (with its start) and largest resident memory are shown; the
+files are in the page cache.
 """
 
 from __future__ import annotations
@@ -220,7 +221,7 @@ STAGES: dict[str, Callable[[Campaign], object]] = {
 
 
 def analyse(folders: list[Path]) -> dict[str, float]:
-    """Seconds of every stage, and the largest resident memory of this process in bytes."""
+    """Seconds of every stage and of all, those of the CPU, and the largest resident memory of this process in bytes."""
     started = time.perf_counter()
     campaign = load(folders)
     seconds = {"load": time.perf_counter() - started}
@@ -228,7 +229,9 @@ def analyse(folders: list[Path]) -> dict[str, float]:
         started = time.perf_counter()
         stage(campaign)
         seconds[name] = time.perf_counter() - started
-    return {**seconds, "peak": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024}
+    usage = resource.getrusage(resource.RUSAGE_SELF)
+    total = {"all": sum(seconds.values()), "CPU": usage.ru_utime + usage.ru_stime}
+    return {**seconds, **total, "peak": usage.ru_maxrss * 1024}
 
 
 def analyse_apart(folders: list[Path]) -> dict[str, float]:
@@ -247,7 +250,7 @@ def measure(size: Size, growth: list[int]) -> None:
         print(
             f"# {size.experiments} experiments of {size.runs} runs, {size.ranks} ranks x {size.iterations} iterations"
         )
-        names = ("load", *STAGES, "all")
+        names = ("load", *STAGES, "all", "CPU")
         print(
             f"# {'size':>4}{'runs':>8}{'MB':>8}"
             + "".join(f"{name + ' [s]':>15}" for name in names)
@@ -256,9 +259,8 @@ def measure(size: Size, growth: list[int]) -> None:
         for times in growth:
             found = analyse_apart(copies[:times])
             peak = found.pop("peak")
-            columns = (*found.values(), sum(found.values()))
             row = f"{times:>5}x{times * size.runs:>8}{sum(volumes[:times]) / 1e6:>8.0f}"
-            print(row + "".join(f"{value:>15.2f}" for value in columns) + f"{peak / 1e6:>11.0f}", flush=True)
+            print(row + "".join(f"{value:>15.2f}" for value in found.values()) + f"{peak / 1e6:>11.0f}", flush=True)
 
 
 def main() -> None:
