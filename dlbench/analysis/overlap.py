@@ -120,7 +120,7 @@ def _jobs(
     groups, group = np.unique(np.column_stack((experiment, job, runs["concurrent_jobs"])), axis=0, return_inverse=True)
     place = runs.index.get_indexer(pd.Index(run))
     chosen = np.flatnonzero(place >= 0)
-    for number, rows in _positions(group[place[chosen]]).items():
+    for number, rows in _positions(group.ravel()[place[chosen]]).items():
         of, own, announced = groups[number].tolist()
         yield chosen[rows], own, announced, activities[of]
 
