@@ -338,6 +338,15 @@ def test_ops_that_overlap_after_a_correction_of_the_clock_are_shown_one_after_th
     assert shown.notes == ["ops of a rank overlapped and were moved by up to 500.0 µs"]
 
 
+def test_an_iteration_begins_after_the_one_before_it_also_where_the_clock_was_set_back(tmp_path: Path) -> None:
+    record = recorded(tmp_path, ONE_OP, [ONE_TIME, [[(11, 12)], [(11, 12)]]])
+    head, first, second, last = map(json.loads, record.read_text().splitlines())
+    write_lines(record, head, first, second | {"start": START + 0.009}, last)
+    trace, shown = traced(record)
+    assert [span(band)[1:] for band in trace.slices(rank=0, cat="iteration")] == [(0, 10000), (10000, 9000)]
+    assert shown.notes == ["ops of a rank overlapped and were moved by up to 1.000 ms"]
+
+
 # What is missing or wrong
 
 
