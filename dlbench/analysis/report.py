@@ -31,13 +31,13 @@ RUN_LIMIT = 200
 OPEN_ROWS = 25
 """Rows of such a table that are shown without being asked for."""
 NOTE_LIMIT = 30
-WIDTH = 140
+WIDTH = 118
 """Characters of a line of a table, on the screen and on A4."""
 _LONG = 24
 """Characters above which a text may be broken."""
 _SMALL_TYPE = 0.85
 """Size of the type of an interval beside that of a number."""
-_LARGEST_SVG = 1_500_000
+_LARGEST_SVG = 500_000
 """Bytes above which a figure becomes a PNG: thousands of points are no lighter as a drawing."""
 _PNG_DPI = 200
 
@@ -54,19 +54,14 @@ RUNS = Layout(
     first=("run_id",),
     measures=("created", "experiment", "job", "concurrent_jobs", "nodes", "seed", "status", "warmups", "measured"),
 )
-REASONS = Layout(
-    name="reasons",
-    title="Excluded",
-    about="Files and runs that count nowhere.",
-    measures=("files", "reason_text"),
-    empty="Nothing was excluded: every file that was found counts.",
-)
 EXCLUDED = Layout(
     name="excluded",
     title="Excluded",
-    about="",
+    about="Files and runs that count nowhere.",
     measures=("path", "run_id", "reason_text"),
+    empty="Nothing was excluded: every file that was found counts.",
 )
+REASONS = replace(EXCLUDED, name="reasons", measures=("files", "reason_text"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -248,12 +243,13 @@ def _configurations_table(campaign: Campaign, known: Collection[str]) -> Table:
 
 
 def _runs_table(campaign: Campaign, known: Collection[str]) -> Table:
-    """Labels and whatever else differs between runs beside what every run has."""
+    """Labels and whatever else differs between runs beside what every run has, and why a run did not end as asked."""
     runs = campaign.runs
     labels = [name for name in map(str, runs) if name.startswith("label_")]
     always = {"created", "status", "measured"}
     differing = [name for name in (*RUNS.measures, *labels) if name in always or runs[name].nunique() > 1]
-    return build(replace(RUNS, measures=tuple(differing)), runs, known)
+    frame = runs.assign(reason=runs["reason"].where(runs["status"] != "completed", ""))
+    return build(replace(RUNS, measures=tuple(differing)), frame, known)
 
 
 def _counted_reasons(excluded: pd.DataFrame) -> pd.DataFrame:

@@ -19,7 +19,7 @@ from dlbench.cli.selection import add_filters, add_results, add_statistics, load
 if TYPE_CHECKING:
     from dlbench.analysis.results import Results
 
-HELP = "Print the tables of run records: summary, communication relevance, scaling, slowdown."
+HELP = "Print times, communication, scaling and slowdown of runs."
 EPILOG = """A time is that of the slowest rank; warm-ups never count; runs are pooled only where all factors are equal.
 low and high end the 95 % interval of the number before them.
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from dlbench.analysis.campaign import Campaign
     from dlbench.analysis.compare import Comparison
 
-HELP = "Compare two sets of run records, configuration by configuration."
+HELP = "Say which configurations are slower in a second set."
 EPILOG = """verdicts, from the 95 % interval of B's time over A's (geometric means):
   SAME       it lies within 1/(1+threshold) and 1+threshold
   SLOWER     it lies above that
@@ -45,7 +45,7 @@ def register(app: typer.Typer) -> None:
 
 
 def compare(argv: Sequence[str]) -> int:
-    """Print the comparison; 1 where a configuration became slower, else 0. Raises `UserError` where none is possible."""
+    """Print the comparison; 1 where a configuration is slower, else 0. Raises `UserError` where none is possible."""
     from dlbench.analysis import compare as analysis  # noqa: PLC0415 - pandas takes its time
 
     arguments = _parser().parse_args(argv)

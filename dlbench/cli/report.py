@@ -13,7 +13,7 @@ from dlbench.cli.forwarding import add_command
 from dlbench.cli.selection import add_filters, add_results, add_statistics, load_results
 from dlbench.errors import OptionError
 
-HELP = "Write one HTML file with the tables, figures and factors of run records."
+HELP = "Write runs up in one HTML file: tables, figures, factors."
 EXAMPLES = """examples:
   dlbench report results/ -o report.html
   dlbench report results/ -o dp.html --strategy dp --title 'Data parallelism on Leonardo'
