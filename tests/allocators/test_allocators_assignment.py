@@ -98,6 +98,12 @@ def test_of_every_small_pattern_on_one_machine_exactly_the_reachable_bins_are_fi
         check_against_enumeration(pattern, ANY, per_bin=2)
 
 
+@pytest.mark.parametrize("jobs", range(1, 7))
+def test_mixes_that_give_each_strategy_the_same_gpus_by_other_jobs_are_told_apart(jobs: int) -> None:
+    for pattern in combinations_with_replacement((1, 2, 4), jobs):
+        check_against_enumeration(pattern, dict.fromkeys((1, 2, 4), ("dp", "fsdp")), per_bin=30)
+
+
 @given(data=st.data())
 def test_with_sizes_and_strategies_of_any_kind_exactly_the_reachable_bins_are_filled(data: st.DataObject) -> None:
     names = st.sets(st.sampled_from("abcde"), min_size=1).map(sorted)
@@ -144,7 +150,7 @@ def test_of_equal_jobs_each_is_as_likely_to_get_a_strategy() -> None:
     assert sum((firsts[place] - 200) ** 2 / 200 for place in range(3)) < 13.82  # chi-square, 2 degrees, 99.9 %
 
 
-SLOTS = {
+SLOTS: dict[str, tuple[tuple[int, ...], Feasible]] = {
     "one machine": ((2,) * 150 + (4,) * 40 + (8,) * 10, ANY),
     "paper": ((8,) * 60 + (16,) * 59 + (32,) * 40 + (512,) * 40 + (1024,), PAPER),
     "one size": ((16,) * 200, PAPER),
