@@ -39,7 +39,7 @@ def add_filters(parser: ArgumentParser) -> None:
         group.add_argument(
             f"--{name}",
             action="extend",
-            type=_names,
+            type=names,
             default=[],
             metavar="NAME",
             help=f"only runs of this {name}; may be repeated, or several with commas",
@@ -130,11 +130,12 @@ def results_path(value: str) -> Path:
     return Path(path(value))
 
 
-def _names(value: str) -> list[str]:
-    names = [name.strip() for name in value.split(",")]
-    if not all(names):
+def names(value: str) -> list[str]:
+    """Argument type: names with commas between them."""
+    found = [name.strip() for name in value.split(",")]
+    if not all(found):
         raise ArgumentTypeError(f"expected names with commas between them, found {value!r}")
-    return names
+    return found
 
 
 def _share(value: str) -> float:

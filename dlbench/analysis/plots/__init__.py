@@ -5,7 +5,7 @@ One module draws one family of figures. The same runs and the same Matplotlib gi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from difflib import get_close_matches
 from io import BytesIO
 from pathlib import Path
@@ -20,7 +20,18 @@ from dlbench.analysis.plots.style import styled
 from dlbench.analysis.results import Results
 from dlbench.errors import OptionError
 
-__all__ = ["FAMILIES", "FORMATS", "Drawing", "LeftOut", "Plot", "encode", "figures", "save"]
+__all__ = [
+    "FAMILIES",
+    "FORMATS",
+    "Drawing",
+    "LeftOut",
+    "Plot",
+    "check_figures",
+    "check_formats",
+    "encode",
+    "figures",
+    "save",
+]
 
 FAMILIES: MappingProxyType[str, Callable[[Results], Drawing]] = MappingProxyType(
     {
@@ -45,9 +56,7 @@ def figures(results: Results, *, only: Sequence[str] = ()) -> Drawing:
 
     Raises `OptionError` for an unknown family and `RecordError` where a record changed since it was loaded.
     """
-    for name in only:
-        if name not in FAMILIES:
-            raise OptionError(f"unknown figure {name!r}; {_hint(name, FAMILIES)}")
+    check_figures(only)
     drawing = Drawing()
     with styled():
         for name, draw in FAMILIES.items():
@@ -57,20 +66,22 @@ def figures(results: Results, *, only: Sequence[str] = ()) -> Drawing:
 
 
 def save(plots: Iterable[Plot], folder: Path, formats: Sequence[str] = FORMATS) -> list[Path]:
-    """Write each figure as `folder/NAME.FORMAT`, over what is there; returns the files.
+    """Write each figure as `folder/NAME.FORMAT`, and its caption as `folder/NAME.txt`; returns the files.
 
-    Raises `OptionError` for an unknown format and `OSError` where a file cannot be written.
+    Files that are there are replaced. Raises `OptionError` for an unknown format, `OSError` where one cannot be
+    written.
     """
-    for name in formats:
-        if name not in FORMATS:
-            raise OptionError(f"unknown format {name!r}; {_hint(name, FORMATS)}")
+    check_formats(formats)
     folder.mkdir(parents=True, exist_ok=True)
     files = []
     for plot in plots:
-        for name in formats:
+        for name in dict.fromkeys(formats):
             file = folder / f"{plot.name}.{name}"
             file.write_bytes(encode(plot.figure, name))
             files.append(file)
+        caption = folder / f"{plot.name}.txt"
+        caption.write_text(f"{plot.title}. {plot.caption}\n", encoding="utf-8")
+        files.append(caption)
     return files
 
 
@@ -82,6 +93,19 @@ def encode(figure: Figure, name: str, dpi: float | None = None) -> bytes:
     return buffer.getvalue()
 
 
-def _hint(name: str, known: Iterable[str]) -> str:
-    close = get_close_matches(name, known, n=1)
-    return f"did you mean {close[0]}?" if close else f"there are {', '.join(known)}"
+def check_figures(names: Sequence[str]) -> None:
+    """Raise `OptionError` where one of the names is no family of figures."""
+    _check("figure", names, FAMILIES)
+
+
+def check_formats(names: Sequence[str]) -> None:
+    """Raise `OptionError` where one of the names is no format."""
+    _check("format", names, FORMATS)
+
+
+def _check(kind: str, names: Sequence[str], known: Collection[str]) -> None:
+    for name in names:
+        if name not in known:
+            close = get_close_matches(name, known, n=1)
+            hint = f"did you mean {close[0]}?" if close else f"there are {', '.join(known)}"
+            raise OptionError(f"unknown {kind} {name!r}; {hint}")

@@ -10,13 +10,13 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.patches import Patch
-from matplotlib.ticker import MaxNLocator
+from matplotlib.ticker import MultipleLocator
 from numpy.typing import NDArray
 
 from dlbench.analysis.campaign import FACTORS, Campaign
 from dlbench.analysis.plots.drawing import Drawing, LeftOut
 from dlbench.analysis.plots.panels import Family, Panel, Sheet, lay_out, panels
-from dlbench.analysis.plots.style import GREY, LIGHT_GREY, LOOKS, Look, time_unit
+from dlbench.analysis.plots.style import GREY, LIGHT_GREY, SOLID, Look, looks, time_unit
 from dlbench.errors import RecordError
 from dlbench.quantities import duration
 from dlbench.records.reader import iterate
@@ -25,11 +25,14 @@ from dlbench.records.schema import Iteration
 NAME = "breakdown"
 _COMPUTE, _ISSUE, _OVERRUN, _REST = "compute", "issue", "overrun", "rest"
 _FIXED = {
-    _COMPUTE: Look(LIGHT_GREY, "", "", "-"),
-    _ISSUE: Look(GREY, "", "", "-"),
-    _OVERRUN: Look("black", "", "", "-"),
-    _REST: Look("white", "", "", "-"),
+    _COMPUTE: Look(LIGHT_GREY, "", "", SOLID),
+    _ISSUE: Look(GREY, "", "", SOLID),
+    _OVERRUN: Look("black", "", "", SOLID),
+    _REST: Look("white", "", "", SOLID),
 }
+_MOST_TICKS = 16
+_MOST_NARROW = 64
+"""Panels of more ranks get the full width."""
 _MOST_OUTLINED = 64
 """Where ranks are more, the lines between them would be all that one sees."""
 
@@ -46,11 +49,11 @@ def draw(campaign: Campaign) -> Drawing:
     family = Family(
         name=NAME,
         title="Where the time of an iteration goes",
-        caption="Runtime of each rank in one iteration, from the bottom: compute, each communication class (operation / "
-        "scope; together they are the sync time), starting non-blocking communications (issue), what timed compute took "
-        "beyond its time (overrun), and the benchmark's own loop (rest). Per configuration n = 1: the iteration with "
-        "the median runtime, in the run with the median of these. Ranks are drawn as if all began at 0.",
-        sheet=Sheet(columns=1, rows=4, heights=(2.0,)),
+        caption="Runtime of each rank in one iteration, from the bottom: compute, each communication class "
+        "(operation/scope; together they are the sync time), starting non-blocking communications (issue), what timed "
+        "compute took beyond its time (overrun), and the benchmark's own loop (rest). Per configuration n = 1: the "
+        "iteration of median runtime, in the run that has the median of these. Ranks are drawn as if all began at 0.",
+        sheet=Sheet(columns=1 if chosen["gpus"].max() > _MOST_NARROW else 2, rows=4, heights=(2.0,)),
         draw=stacks.draw,
         legend=stacks.legend,
     )
@@ -97,14 +100,18 @@ def _read(path: Path, index: int) -> Iteration:
     raise RecordError(f"{path}: iteration {index} is no longer there; the record changed since it was loaded")
 
 
+def _tick_distance(ranks: int) -> int:
+    """Power of two, as nodes have ranks, that leaves room for the labels."""
+    return 1 << max(0, (ranks - 1) // _MOST_TICKS).bit_length()
+
+
 class _Stacks:
     """Draws iterations of the campaign's records as stacks."""
 
     def __init__(self, campaign: Campaign) -> None:
         self._paths = campaign.paths
         self._classes = campaign.classes
-        names = sorted(campaign.classes["name"].unique())
-        self._looks = _FIXED | {name: LOOKS[index % len(LOOKS)] for index, name in enumerate(names)}
+        self._looks = _FIXED | looks(campaign.classes["name"])
 
     def draw(self, axes: Sequence[Axes], panel: Panel) -> str:
         (ax,), chosen = axes, panel.rows.iloc[0]
@@ -130,7 +137,7 @@ class _Stacks:
             bottom = top
         if ranks <= _MOST_OUTLINED:
             ax.vlines(edges, 0, np.maximum(np.r_[0, bottom], np.r_[bottom, 0]), color="black", linewidth=0.3)
-        ax.xaxis.set_major_locator(MaxNLocator(nbins=16, integer=True))
+        ax.xaxis.set_major_locator(MultipleLocator(_tick_distance(ranks)))
         ax.set_xlim(edges[0], edges[-1])
         ax.set_ylim(0, bottom.max() * 1.04)
         ax.set_xlabel("rank")

@@ -14,6 +14,7 @@ class Plot:
     name: str
     """Name of its files, e.g. scaling; further figures of a family have a number behind it."""
     title: str
+    """What the family shows."""
     caption: str
     """What is shown, how many samples there are, what the intervals are, and what is not shown."""
     figure: Figure

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import math
 import textwrap
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import pandas as pd
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from dlbench.analysis.campaign import FACTORS
+from dlbench.analysis.columns import ABSENT, column, plain
 from dlbench.analysis.plots.drawing import Drawing, LeftOut, Plot
-from dlbench.analysis.tables import ABSENT, column, plain
 from dlbench.analysis.plots.style import DOUBLE_COLUMN, SINGLE_COLUMN, STRATEGIES
 
 PLACEMENTS = (
@@ -122,6 +123,16 @@ def _word(name: str, value: Any) -> str:
     return f"{column(name).heading} {text}"
 
 
+def placement_lines(placement: str) -> str:
+    """A placement class as a label, on two lines where it is long."""
+    return placement.replace("-same", "\nsame")
+
+
+def largest(rows: pd.DataFrame, *columns: str) -> float:
+    """Largest number in the columns."""
+    return float(np.nanmax(rows[list(columns)].to_numpy()))
+
+
 def samples(rows: pd.DataFrame) -> str:
     """Counts behind the estimates of a panel: `n = 40 to 120 iterations of 5 runs each`."""
     iterations, runs = _span(rows["iterations"]), _span(rows["runs"])
@@ -137,21 +148,25 @@ def lay_out(family: Family, found: Sequence[Panel]) -> Drawing:
     """The panels on figures, at most `MOST_FIGURES`."""
     size = family.sheet.columns * family.sheet.rows
     most = size * MOST_FIGURES
-    shown = found[:most]
+    shown = _largest(found, most)
     caption, left_out = family.caption, []
     if len(found) > most:
-        limit = f"the first {most} of {len(found)} panels are drawn; choose runs with --strategy, --system or --where"
-        caption, left_out = f"{caption} Of this family, {limit}.", [LeftOut(family.name, limit)]
+        limit = (
+            f"{most} of {len(found)} panels are drawn, those of most GPUs; choose with --strategy, --system or --where"
+        )
+        caption, left_out = f"{caption} Of such panels, {limit}.", [LeftOut(family.name, limit)]
+    pages = [shown[start : start + size] for start in range(0, len(shown), size)]
     plots = []
-    for number, page in enumerate(_pages(shown, size), start=1):
+    for number, page in enumerate(pages, start=1):
         name = family.name if number == 1 else f"{family.name}-{number}"
         plots.append(Plot(name, family.title, caption, _figure(family, page)))
     return Drawing(plots, left_out)
 
 
-def _pages(found: Sequence[Panel], size: int) -> Iterator[Sequence[Panel]]:
-    for start in range(0, len(found), size):
-        yield found[start : start + size]
+def _largest(found: Sequence[Panel], most: int) -> Sequence[Panel]:
+    """The panels of most GPUs, in their order."""
+    ranked = sorted(range(len(found)), key=lambda index: -int(found[index].rows["gpus"].max()))
+    return [found[index] for index in sorted(ranked[:most])]
 
 
 def _figure(family: Family, page: Sequence[Panel]) -> Figure:
@@ -180,7 +195,7 @@ def _figure(family: Family, page: Sequence[Panel]) -> Figure:
 
 def wrapped(text: str, width: float) -> str:
     """Lines of a title above axes that are `width` inches wide with their labels."""
-    characters = int(width * 14)
+    characters = int(width * 14.5)
     return "\n".join(line for part in text.split("\n") for line in textwrap.wrap(part, characters) or [""])
 
 
@@ -188,6 +203,6 @@ def _legend_shape(handles: Sequence[Artist], width: float) -> tuple[int, int]:
     """Rows and columns of a legend that is not wider than the figure, in inches."""
     if not handles:
         return 0, 1
-    longest = max(len(str(handle.get_label())) for handle in handles)
-    columns = max(1, min(len(handles), int(width / (0.45 + 0.062 * longest))))
+    widths = [0.45 + 0.06 * len(str(handle.get_label())) for handle in handles]
+    columns = len(handles) if sum(widths) < width else max(1, int(width / max(widths)))
     return math.ceil(len(handles) / columns), columns

@@ -13,7 +13,7 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullLocat
 from numpy.typing import NDArray
 
 from dlbench.analysis.plots.drawing import Drawing, LeftOut
-from dlbench.analysis.plots.panels import Family, Panel, Sheet, lay_out, panels, samples
+from dlbench.analysis.plots.panels import Family, Panel, Sheet, largest, lay_out, panels, samples
 from dlbench.analysis.plots.style import GREY, STRATEGIES, Look, looks
 from dlbench.analysis.scaling import SERIES
 
@@ -22,6 +22,8 @@ _PERCENT = 100
 _OCTAVES_APART = 0.05
 """Distance of strategies measured on the same GPUs: their intervals would lie on each other."""
 _MOST_TICKS = 8
+_ROOM_FOR_FIVES = 300
+"""Ratio of the ends of an axis up to which its labels fit with those between powers of ten."""
 
 
 def draw(scaling: pd.DataFrame) -> Drawing:
@@ -48,12 +50,12 @@ def _family(rows: pd.DataFrame) -> Family:
     return Family(
         name=NAME,
         title="Throughput and parallel efficiency",
-        caption="Above, throughput of baselines, geometric mean over iterations, against GPUs on logarithmic axes; dotted "
-        "grey lines are ideal, in proportion to the GPUs from the smallest count of each strategy. Below, parallel "
+        caption="Above, throughput of baselines, geometric mean over iterations, against GPUs on logarithmic axes; "
+        "dotted lines are ideal, in proportion to the GPUs from the smallest count of each strategy. Below, parallel "
         "efficiency, the throughput per GPU as a share of that at the smallest count. Error bars are 95 % bootstrap "
         f"intervals, {samples(rows)}; a point from fewer than 6 iterations has none, nor has the smallest count's "
-        "efficiency, which is 100 % by definition. A line breaks where the degrees of parallelism change: that is another "
-        "configuration, with a smallest count of its own. Strategies are drawn slightly beside each other.",
+        "efficiency, which is 100 % by definition. A line breaks where the degrees of parallelism change: that is "
+        "another configuration, with a smallest count of its own. Strategies are drawn slightly beside each other.",
         sheet=Sheet(columns=2, rows=2, heights=(2.0, 1.5)),
         draw=_draw,
         legend=_legend,
@@ -63,10 +65,9 @@ def _family(rows: pd.DataFrame) -> Family:
 def _draw(axes: Sequence[Axes], panel: Panel) -> str:
     above, below = axes
     rows = panel.rows
-    names = [name for name in looks(rows["strategy"], STRATEGIES) if name in set(rows["strategy"])]
-    for index, name in enumerate(names):
-        look = looks(rows["strategy"], STRATEGIES)[name]
-        aside = 2 ** ((index - (len(names) - 1) / 2) * _OCTAVES_APART)
+    styles = looks(rows["strategy"], STRATEGIES)
+    for index, (name, look) in enumerate(styles.items()):
+        aside = 2 ** ((index - (len(styles) - 1) / 2) * _OCTAVES_APART)
         for _, series in rows[rows["strategy"] == name].groupby(list(SERIES), sort=False):
             points = series.sort_values("gpus")
             gpus, throughput = points["gpus"].to_numpy(dtype=float), points["throughput"].to_numpy()
@@ -75,14 +76,10 @@ def _draw(axes: Sequence[Axes], panel: Panel) -> str:
             _points(below, gpus * aside, points, "efficiency", look, _PERCENT)
     below.axhline(_PERCENT, color=GREY, linestyle=":", linewidth=0.8, zorder=1)
     _axis_of_gpus(axes, sorted(rows["gpus"].unique()))
-    above.set_yscale("log")
-    above.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-    above.yaxis.set_minor_locator(NullLocator())
-    above.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,g}"))
-    above.set_ylabel("throughput\n[samples/s]")
+    _axis_of_throughput(above)
     below.set_ylabel("efficiency [%]")
     below.set_xlabel("GPUs")
-    below.set_ylim(0, max(_PERCENT, _PERCENT * rows[["efficiency", "efficiency_high"]].max(axis=None)) * 1.08)
+    below.set_ylim(0, 1.08 * _PERCENT * max(1.0, largest(rows, "efficiency", "efficiency_high")))
     return samples(rows)
 
 
@@ -113,11 +110,20 @@ def _axis_of_gpus(axes: Sequence[Axes], counts: Sequence[int]) -> None:
         ax.set_xlim(counts[0] * 2**-0.3, counts[-1] * 2**0.3)
 
 
+def _axis_of_throughput(ax: Axes) -> None:
+    """Logarithmic axis, with a label at every power of ten, and at 2 and 5 times it where there is room."""
+    ax.set_yscale("log")
+    low, high = ax.get_ylim()
+    ax.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5) if high / low < _ROOM_FOR_FIVES else (1,), numticks=12))
+    ax.yaxis.set_minor_locator(NullLocator())
+    ax.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,g}"))
+    ax.set_ylabel("throughput [samples/s]")
+
+
 def _legend(page: Sequence[Panel]) -> list[Any]:
-    there = {name for panel in page for name in panel.rows["strategy"]}
+    there = (name for panel in page for name in panel.rows["strategy"])
     handles = [
         Line2D([], [], color=look.color, marker=look.marker, linestyle=look.line, markeredgecolor="black", label=name)
         for name, look in looks(there, STRATEGIES).items()
-        if name in there
     ]
     return [*handles, Line2D([], [], color=GREY, linestyle=":", linewidth=0.8, label="ideal")]

@@ -1,4 +1,4 @@
-"""Runtime of the slowest rank over the iterations, run by run: is the machine stable enough for the comparison?"""
+"""Runtime of the slowest rank over the iterations, run by run: whether the machine is stable enough to compare."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from dlbench.analysis.campaign import FACTORS, Campaign
 from dlbench.analysis.plots.clipping import clipped, upper_limit
 from dlbench.analysis.plots.drawing import Drawing, LeftOut
-from dlbench.analysis.plots.panels import Family, Panel, Sheet, lay_out, panels, samples
+from dlbench.analysis.plots.panels import Family, Panel, Sheet, lay_out, panels
 from dlbench.analysis.plots.style import GREY, LIGHT_GREY, LOOKS, time_unit
 from dlbench.quantities import duration
 from dlbench.statistics import summarise
@@ -26,7 +26,9 @@ _MEASURED, _MEDIAN = LOOKS[0], LOOKS[3]
 _LEAST_SPAN = 0.2
 """Height of the axis as a share of the median: noise of a percent shall not look like instability."""
 _MOST_MARKERS = 400
-_MOST_LABELS = 25
+_MOST_LABELS = 20
+_MOST_NARROW = 80
+"""Panels of more iterations get the full width."""
 
 
 def draw(campaign: Campaign) -> Drawing:
@@ -42,8 +44,10 @@ def draw(campaign: Campaign) -> Drawing:
         caption="Runtime of the slowest rank in each iteration of each run, runs of a configuration in the order in "
         "which they began. Warm-up iterations are grey and never counted. Line and band: median of a run's measured "
         "iterations and its 95 % interval from order statistics, which takes 6 iterations. The axis does not begin at "
-        f"0. {_counted(rows).capitalize()} in all.",
-        sheet=Sheet(columns=1, rows=5, heights=(1.75,)),
+        f"0. In all, {_counted(rows)}.",
+        sheet=Sheet(
+            columns=2 if max(len(panel.rows) for panel in found) <= _MOST_NARROW else 1, rows=5, heights=(1.75,)
+        ),
         draw=_draw,
         legend=_legend,
     )
@@ -60,20 +64,20 @@ def _draw(axes: Sequence[Axes], panel: Panel) -> str:
     rows = panel.rows.sort_values(["begin", "run", "iteration"], ignore_index=True)
     measured = rows.loc[~rows["warmup"], "seconds"].to_numpy()
     factor, unit = time_unit(float(np.median(measured)))
-    limit = upper_limit([measured])
-    counted = rows.assign(place=np.arange(len(rows)), value=rows["seconds"].clip(upper=limit) * factor)
+    low, high = _range(measured)
+    inside = rows["seconds"] <= high
+    counted = rows.assign(place=np.arange(len(rows)), value=rows["seconds"].where(inside) * factor)
     runs = [run for _, run in counted.groupby("run", sort=False)]
     for run in runs:
         _draw_run(ax, run, "." if len(rows) <= _MOST_MARKERS else "", factor)
     for run in runs[1:]:
         ax.axvline(run["place"].iloc[0] - 0.5, color=LIGHT_GREY, linewidth=0.6, zorder=0)
-    beyond = counted[counted["seconds"] > limit]
-    ax.plot(beyond["place"], beyond["value"], linestyle="", marker="^", color="black", clip_on=False, zorder=4)
+    _mark_beyond(ax, counted[~inside])
     _label_runs(ax, runs)
-    _set_range(ax, measured * factor, limit * factor)
+    ax.set_ylim(low * factor, high * factor)
     ax.set_xlim(-0.8, len(rows) - 0.2)
     ax.set_ylabel(f"slowest rank [{unit}]")
-    return _counted(rows) + _above(rows["seconds"].to_numpy(), limit)
+    return _counted(rows) + _above(measured, high)
 
 
 def _draw_run(ax: Axes, run: pd.DataFrame, marker: str, factor: float) -> None:
@@ -88,6 +92,15 @@ def _draw_run(ax: Axes, run: pd.DataFrame, marker: str, factor: float) -> None:
         ax.fill_between(ends, low, high, color=_MEDIAN.color, alpha=0.25, linewidth=0, zorder=1)
 
 
+def _mark_beyond(ax: Axes, beyond: pd.DataFrame) -> None:
+    """Triangles at the end of the axis for what lies above it; grey and empty for warm-up."""
+    for _, points in beyond.groupby("warmup"):
+        edge, face = (GREY, "white") if points["warmup"].iloc[0] else ("black", "black")
+        style: dict[str, Any] = {"marker": "^", "markersize": 3, "markeredgecolor": edge, "markerfacecolor": face}
+        at_the_end = np.full(len(points), 0.97)
+        ax.plot(points["place"], at_the_end, linestyle="", transform=ax.get_xaxis_transform(), zorder=4, **style)
+
+
 def _label_runs(ax: Axes, runs: Sequence[pd.DataFrame]) -> None:
     """Number the runs below their middle; a single run has its iterations numbered instead."""
     if len(runs) == 1:
@@ -100,12 +113,12 @@ def _label_runs(ax: Axes, runs: Sequence[pd.DataFrame]) -> None:
     ax.set_xlabel("run, its iterations from left to right")
 
 
-def _set_range(ax: Axes, measured: NDArray[np.float64], top: float) -> None:
-    """Range of the axis around the measured iterations, not smaller than a fixed share of their median."""
-    low = float(measured.min())
-    missing = max(0.0, _LEAST_SPAN * float(np.median(measured)) - (top - low))
-    margin = 0.06 * (top - low) + missing / 2
-    ax.set_ylim(low - margin, top + margin)
+def _range(measured: NDArray[np.float64]) -> tuple[float, float]:
+    """Seconds at the ends of the axis: around the measured iterations, not less than a fixed share of their median."""
+    low, high = float(measured.min()), upper_limit([measured])
+    missing = max(0.0, _LEAST_SPAN * float(np.median(measured)) - (high - low))
+    margin = 0.06 * (high - low) + missing / 2
+    return low - margin, high + margin
 
 
 def _above(seconds: NDArray[np.float64], limit: float) -> str:
@@ -119,5 +132,5 @@ def _legend(_: Sequence[Panel]) -> list[Any]:
         Line2D([], [], color=_MEASURED.color, marker=".", linewidth=0.7, label="measured"),
         Line2D([], [], color=_MEDIAN.color, linewidth=1.2, label="median of a run"),
         Patch(facecolor=_MEDIAN.color, alpha=0.25, linewidth=0, label="its 95 % interval"),
-        Line2D([], [], color="black", marker="^", linestyle="", label="above the axis"),
+        Line2D([], [], color="black", marker="^", markersize=3, linestyle="", label="above the axis"),
     ]

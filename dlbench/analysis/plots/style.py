@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -24,8 +24,11 @@ STRATEGIES = ("dp", "fsdp", "dp_pp", "dp_pp_tp", "dp_pp_ep")
 """The order in which strategies appear; others follow."""
 
 _BLUE, _ORANGE, _GREEN, _VERMILLION = "#0072B2", "#E69F00", "#009E73", "#D55E00"
-_PURPLE, _SKY, _YELLOW, _BLACK = "#CC79A7", "#56B4E9", "#F0E442", "#000000"
-GREY, LIGHT_GREY = "#7F7F7F", "#D9D9D9"
+_PURPLE, _SKY, _YELLOW = "#CC79A7", "#56B4E9", "#F0E442"
+GREY, PALE_GREY, LIGHT_GREY = "#7F7F7F", "#B8B8B8", "#E4E4E4"
+
+
+SOLID: tuple[float, tuple[float, ...]] = (0, ())
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,32 +38,40 @@ class Look:
     color: str
     marker: str
     hatch: str
-    line: str | tuple[int, tuple[int, ...]]
-    """Line style."""
+    line: tuple[float, tuple[float, ...]]
+    """Line style: offset, and lengths of dashes and gaps in points."""
 
 
 LOOKS = (
-    Look(_BLUE, "o", "", "-"),
+    Look(_BLUE, "o", "", SOLID),
     Look(_ORANGE, "s", "////", (0, (5, 1))),
     Look(_GREEN, "^", "....", (0, (3, 1, 1, 1))),
     Look(_VERMILLION, "D", "xxxx", (0, (1, 1))),
     Look(_PURPLE, "v", "\\\\\\\\", (0, (6, 1, 1, 1, 1, 1))),
-    Look(_SKY, "P", "----", "-"),
+    Look(_SKY, "P", "----", SOLID),
     Look(_YELLOW, "X", "++++", (0, (5, 1))),
-    Look(_BLACK, "*", "oooo", (0, (1, 1))),
+    Look(PALE_GREY, "*", "oooo", (0, (1, 1))),
 )
 
 
 def looks(names: Iterable[str], known: tuple[str, ...] = ()) -> dict[str, Look]:
-    """A look per name. `known` names always have the same one; looks repeat where there are more names than looks."""
-    others = sorted(set(names) - set(known))
-    return {name: LOOKS[index % len(LOOKS)] for index, name in enumerate([*known, *others])}
+    """A look for each of the names, in order: `known` names first, which always have the same one."""
+    there = set(names)
+    every = [*known, *sorted(there - set(known))]
+    return {name: _look(index) for index, name in enumerate(every) if name in there}
+
+
+def _look(index: int) -> Look:
+    """Where there are more names than looks, colours come again with the hatch and marker of their neighbour."""
+    round_, place = divmod(index, len(LOOKS))
+    other = LOOKS[(place + round_) % len(LOOKS)]
+    return replace(other, color=LOOKS[place].color)
 
 
 @contextmanager
 def styled() -> Iterator[None]:
     """Draw and save with the style file on top of Matplotlib's defaults: no setting of the user's own has a say."""
-    parameters: dict[str, Any] = dict(matplotlib.rc_params_from_file(_STYLE, use_default_template=True))
+    parameters: Any = matplotlib.rc_params_from_file(_STYLE, use_default_template=True)
     parameters.pop("backend")
     with matplotlib.rc_context(parameters):
         yield
