@@ -21,12 +21,12 @@ from pathlib import Path
 
 import numpy as np
 
-from dlbench.cli.launchers import plan_launch
 from dlbench.records.schema import Backend, ClockModel
 from dlbench.runtime.header import build_header
 from dlbench.runtime.options import parse_request, run_parser
 from dlbench.runtime.reporter import Reporter, utc_now
 from dlbench.runtime.rows import RowFormat
+from dlbench.slurm.launchers import plan_launch
 
 LIVE_RANKS = (1, 2, 4, 8)
 FABRICATED_RANKS = (16, 256, 4096, 65536)

@@ -17,7 +17,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from dlbench.cli.launchers import plan_launch
+from dlbench.slurm.launchers import plan_launch
 
 HERE = Path(__file__).parent
 

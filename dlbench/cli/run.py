@@ -12,10 +12,10 @@ from typing import NoReturn
 import typer
 
 from dlbench.arguments import ArgumentParser, at_least
-from dlbench.cli.launchers import plan_launch
 from dlbench.errors import OptionError, PreflightError
 from dlbench.runtime.options import check_request, parse_request, run_parser
 from dlbench.runtime.preflight import usable_cores
+from dlbench.slurm.launchers import plan_launch
 from dlbench.strategies import STRATEGIES, get_strategy
 
 HELP = "Run a strategy on N ranks with the launcher that belongs to the MPI in use."

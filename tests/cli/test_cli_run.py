@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 
 from dlbench.cli import run as command
-from dlbench.cli.launchers import Launch
 from dlbench.cli.run import run
 from dlbench.errors import DlbenchError, LayoutError, OptionError, PreflightError
 from dlbench.runtime.options import parse_request, run_parser
+from dlbench.slurm.launchers import Launch
 
 
 @pytest.fixture(autouse=True)

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from dlbench.cli import launchers
-from dlbench.cli.launchers import FAMILIES, Allocation, Family, Launch, Library, family_of, find_launcher, plan_launch
 from dlbench.errors import PreflightError
+from dlbench.slurm import launchers
+from dlbench.slurm.launchers import FAMILIES, Allocation, Family, Launch, Library, family_of, find_launcher, plan_launch
 
 FAMILY = {family.name: family for family in FAMILIES}
 MPICH = "MPICH Version: 5.0.2 MPICH Release date: Fri Sep 25 20:45:26 UTC 2026"
