@@ -72,8 +72,7 @@ def _look(index: int) -> Look:
 def styled() -> Iterator[None]:
     """Draw and save with the style file on top of Matplotlib's defaults: no setting of the user's own has a say."""
     parameters: Any = matplotlib.rc_params_from_file(_STYLE, use_default_template=True)
-    parameters.pop("backend")
-    with matplotlib.rc_context(parameters):
+    with matplotlib.rc_context({name: parameters[name] for name in parameters if name != "backend"}):
         yield
 
 
