@@ -234,7 +234,9 @@ class _Timeline:
         if shown.shift_seconds > _NOTEWORTHY_SHIFT:
             shown.notes.append(f"ops of a rank overlapped and were moved by up to {duration(shown.shift_seconds)}")
         if shown.early_messages:
-            shown.notes.append(f"{shown.early_messages} messages arrived before they were sent: the clocks' error")
+            shown.notes.append(
+                f"messages that arrived before they were sent, by the error of the clocks: {shown.early_messages}"
+            )
         if not header.groups:
             shown.notes.append("the record does not say who is in a group: no arrows between ranks")
         trace.close(

@@ -39,10 +39,9 @@ def timeline(argv: Sequence[str]) -> None:
     shown = write_timeline(arguments.record, arguments.output, iterations=arguments.iterations, ranks=arguments.ranks)
     first, last = shown.iterations[0], shown.iterations[-1]
     iterations = f"iteration {first}" if first == last else f"iterations {first} to {last}"
-    print(
-        f"{one_line(str(arguments.output))}: {iterations}, {len(shown.ranks)} ranks, {shown.ops} ops, "
-        f"{shown.messages} messages, {shown.requests} requests"
-    )
+    counts = {"rank": len(shown.ranks), "op": shown.ops, "message": shown.messages, "request": shown.requests}
+    parts = [iterations, *(f"{count} {noun}{'' if count == 1 else 's'}" for noun, count in counts.items())]
+    print(f"{one_line(str(arguments.output))}: {', '.join(parts)}")
     for note in shown.notes:
         print(f"  note: {note}")
 

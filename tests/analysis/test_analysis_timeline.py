@@ -326,7 +326,7 @@ def test_the_error_of_the_clocks_stands_at_each_iteration_and_in_the_trace(tmp_p
 def test_messages_that_arrive_before_they_were_sent_are_counted(tmp_path: Path) -> None:
     """Rank 1's clock is behind: its receive seems to end when the send begins."""
     trace, shown = traced(recorded(tmp_path, [[send(1)], [receive(0)]], [[[(3, 4)], [(1, 3)]]]), ranks=())
-    assert shown.notes == ["1 messages arrived before they were sent: the clocks' error"]
+    assert shown.notes == ["messages that arrived before they were sent, by the error of the clocks: 1"]
     assert trace.other["notes"] == shown.notes
     assert shown.messages == 1
 

@@ -86,6 +86,11 @@ def test_iterations_are_chosen_from_first_to_last(run: Command, asked: str, said
     assert {event["args"]["iteration"] for event in checked(Path("trace.json")).ops()} == shown
 
 
+def test_one_of_a_kind_is_not_several(run: Command) -> None:
+    printed = "trace.json: iteration 2, 1 rank, 3 ops, 0 messages, 1 request\n"
+    assert run("run.jsonl", "-o", "trace.json", "--iterations", "2", "--ranks", "1") == (0, printed, "")
+
+
 @pytest.mark.parametrize(("asked", "shown"), [("1", {1}), ("0-1", {0, 1}), ("1,0", {0, 1}), ("0-1:2", {0})])
 def test_ranks_are_chosen_by_a_list(run: Command, asked: str, shown: set[int]) -> None:
     assert run("run.jsonl", "-o", "trace.json", "--ranks", asked)[0] == 0
