@@ -22,7 +22,6 @@ from dlbench.errors import OptionError
 MIN_OVERLAP = 0.8
 """An iteration counts where at least this share of the other jobs was running."""
 
-_NUMBERS = ("overlap", "all_running", "others", "unseen")
 _ROUNDING = 1e-9
 _RESOLUTION = 1e-6
 """Seconds; a Unix time in float64 resolves a quarter of it, so no iteration is taken to be shorter."""
@@ -86,17 +85,22 @@ def concurrent_iterations(campaign: Campaign, min_overlap: float = MIN_OVERLAP) 
     iterations = measured(campaign.iterations)
     iterations = iterations[iterations["run"].isin(runs.index)].reset_index(drop=True)
     named = runs[(runs["experiment"] != "") & (runs["job"] != "")]
-    found = np.zeros((len(_NUMBERS), len(iterations)))
+    found = np.zeros((4, len(iterations)))
     times = iterations["start"].to_numpy(), iterations["end"].to_numpy()
     for rows, job, announced, active in _jobs(named, iterations["run"], campaign.windows):
         running, recorded = active.beside(job)
-        others = max(announced - 1, recorded, 1)
+        count = max(announced - 1, recorded, 1)
         part = [time[rows] for time in times]
-        found[:2, rows] = active.share(running / others, *part), active.share(running == others, *part)
-        found[2:, rows] = [[others], [others - recorded]]
-    columns = dict(zip(_NUMBERS, found, strict=True))
+        found[:2, rows] = active.share(running / count, *part), active.share(running == count, *part)
+        found[2:, rows] = [[count], [count - recorded]]
+    overlap, all_running = found[:2]
+    others, unseen = found[2:].astype(np.int64)
     return iterations[["run", "iteration", "seconds", "throughput"]].assign(
-        **columns, counted=columns["overlap"] >= min_overlap - _ROUNDING
+        overlap=overlap,
+        all_running=all_running,
+        others=others,
+        unseen=unseen,
+        counted=overlap >= min_overlap - _ROUNDING,
     )
 
 

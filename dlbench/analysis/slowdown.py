@@ -92,7 +92,7 @@ def slowdown(campaign: Campaign, *, seed: int, min_overlap: float = MIN_OVERLAP)
 class _Baseline(NamedTuple):
     configuration: Configuration
     mode: str
-    """Its modes, joined by a comma."""
+    """Its modes, joined by a comma; none for runs that name none."""
 
 
 class _Baselines:
@@ -109,7 +109,10 @@ class _Baselines:
         """The baseline of a configuration, None where no run is comparable."""
         same = self._of_mode.get(tuple(factors[name] for name in FACTORS))
         found = same or self._of_any_mode.get(tuple(factors[name] for name in COMPARABLE))
-        return _Baseline(found, ", ".join(sorted(set(self._modes.loc[found.runs])))) if found else None
+        if found is None:
+            return None
+        modes = {mode or "none" for mode in self._modes.loc[found.runs]}
+        return _Baseline(found, ", ".join(sorted(modes)))
 
     def why_none(self, factors: Mapping[str, Any]) -> str:
         """In what the runs that come nearest differ."""
@@ -168,10 +171,11 @@ def _reasons(pair: _Pair, baselines: _Baselines, runs: pd.DataFrame, min_overlap
         if (runs.loc[pair.beside.runs, name] == "").all():
             yield f"the runs name no {name}, so what ran beside them is not known"
             return
-    highest = frame["overlap"].max()
-    yield f"no iteration had {min_overlap:.0%} of the other jobs beside it; the highest overlap is {highest:.1%}"
-    if frame["unseen"].any():
-        yield f"{frame['unseen'].max()} of {frame['others'].max()} other jobs left no iteration in any record"
+    wanted, highest = 100 * min_overlap, 100 * frame["overlap"].max()
+    yield f"no iteration had {wanted:g} % of the other jobs beside it; the highest overlap is {highest:.1f} %"
+    worst = frame["unseen"].argmax()
+    if frame["unseen"][worst]:
+        yield f"{frame['unseen'][worst]} of {frame['others'][worst]} other jobs left no iteration in any record"
 
 
 def _iterations(pairs: Sequence[_Pair], runs: pd.DataFrame) -> pd.DataFrame:
