@@ -142,10 +142,10 @@ def _with_legend(frame: pd.DataFrame, factors: Sequence[str]) -> tuple[pd.DataFr
     """The frame with marks for the values of factors that are too long for a column, and what these stand for."""
     legend: list[str] = []
     for name in factors:
-        texts = frame[name].map(plain)
-        if texts.str.len().max() > _LONGEST_CELL:
-            marks = {text: f"#{number}" for number, text in enumerate(texts.unique(), start=1)}
-            frame = frame.assign(**{name: texts.map(marks)})
+        texts = [plain(value) for value in frame[name]]
+        if max(map(len, texts), default=0) > _LONGEST_CELL:
+            marks = {text: f"#{number}" for number, text in enumerate(dict.fromkeys(texts), start=1)}
+            frame = frame.assign(**{name: [marks[text] for text in texts]})
             legend += [f"{column(name).heading} {mark}: {text}" for text, mark in marks.items()]
     return frame, legend
 
