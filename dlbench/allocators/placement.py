@@ -50,6 +50,12 @@ def place(topology: Topology, requests: Sequence[Request], rng: np.random.Genera
     return _named(topology, shapes, packing, rng)
 
 
+def check_alone(topology: Topology, request: Request) -> None:
+    """Raise `PlacementError` for a job that the topology could not hold by itself."""
+    request.placement.check(request.job, request.nodes)
+    _refuse_impossible(_machine(topology), request, Shape.of(request.placement, request.nodes))
+
+
 def _machine(topology: Topology) -> Machine:
     free = [(switch.size, index) for index, group in enumerate(topology.groups) for switch in group.switches]
     return Machine(*np.array(free, dtype=np.int64).T)

@@ -35,13 +35,15 @@ def read(path: Path | Traversable, kind: type[T]) -> T:
     return convert(read_yaml(path), kind, str(path))
 
 
-def read_yaml(path: Path | Traversable) -> Any:
-    """Plain content of the YAML file at `path`. Raises `SpecError` where it cannot be read, is no strict YAML or empty.
+def read_yaml(path: Path | Traversable, largest: int = LARGEST_FILE) -> Any:
+    """Plain content of the YAML file at `path`, of at most so many bytes.
+
+    Raises `SpecError` where it cannot be read, is no strict YAML, empty or larger.
 
     Strict: no key twice, no tags, no aliases, and scalars as in YAML 1.2: `1e12` is a number, `no` and `1:30` are text.
     """
     try:
-        content = yaml.load(_read_bytes(path).decode("utf-8-sig"), _StrictLoader)
+        content = yaml.load(_read_bytes(path, largest).decode("utf-8-sig"), _StrictLoader)
     except OSError as error:
         raise SpecError(f"{path}: {(error.strerror or str(error)).lower()}") from None
     except UnicodeDecodeError as error:
@@ -55,17 +57,17 @@ def read_yaml(path: Path | Traversable) -> Any:
     return content
 
 
-def _read_bytes(path: Path | Traversable) -> bytes:
+def _read_bytes(path: Path | Traversable, largest: int) -> bytes:
     """Content of a file, which neither a pipe nor an endless device can be: they would hold up whoever reads."""
     try:
         if isinstance(path, Path) and not (stat.S_ISREG(mode := path.stat().st_mode) or stat.S_ISDIR(mode)):
             raise SpecError(f"{path}: is a pipe or a device; expected a YAML file")
         with path.open("rb") as file:
-            content = file.read(LARGEST_FILE + 1)
+            content = file.read(largest + 1)
     except ValueError as error:  # a zero byte in the path
         raise SpecError(f"{path}: {error}") from None
-    if len(content) > LARGEST_FILE:
-        raise SpecError(f"{path}: is larger than {LARGEST_FILE // 1000} kB; expected a spec or a configuration")
+    if len(content) > largest:
+        raise SpecError(f"{path}: is larger than {largest // 1000} kB; expected a spec or a configuration")
     return content
 
 
