@@ -143,8 +143,8 @@ class _Stacks:
         ax.set_xlabel("rank")
         ax.set_ylabel(f"time [{unit}]")
         return (
-            f"{chosen['run_id']}, iteration {chosen['iteration']}, the median of {chosen['measured']}; "
-            f"slowest: rank {slowest}, {duration(float(runtime.max()))}"
+            f"iteration {chosen['iteration']} of {chosen['run_id']}, the median of {chosen['measured']}; "
+            f"slowest rank {slowest}: {duration(float(runtime.max()))}"
         )
 
     def legend(self, page: Sequence[Panel]) -> list[Any]:

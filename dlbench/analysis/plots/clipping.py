@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,6 +12,7 @@ _SPREADS = 3.0
 """Distance from the upper quartile, in interquartile ranges, beyond which Tukey calls a sample far out."""
 _LEAST_SPREAD = 0.1
 """As a share of the median: samples that hardly differ do not make their neighbours outliers."""
+_WORTH_CUTTING = 1.25
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,13 +23,15 @@ class Clipped:
     maximum: float
 
 
-def upper_limit(groups: Iterable[NDArray[np.float64]]) -> float:
+def upper_limit(groups: Sequence[NDArray[np.float64]]) -> float:
     """Where the axis ends: at the largest sample of any group that is not far out in its own group.
 
     Far out is what exceeds the upper quartile by three interquartile ranges (Tukey, "Exploratory Data Analysis", 1977)
-    and by a tenth of the median.
+    and by a tenth of the median. Samples that would stretch the axis by less than a quarter are not cut.
     """
-    return max(float(group[group <= _fence(group)].max()) for group in groups)
+    limit = max(float(group[group <= _fence(group)].max()) for group in groups)
+    lowest, highest = min(float(group.min()) for group in groups), max(float(group.max()) for group in groups)
+    return highest if highest - lowest <= _WORTH_CUTTING * (limit - lowest) else limit
 
 
 def _fence(group: NDArray[np.float64]) -> float:

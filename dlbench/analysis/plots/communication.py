@@ -22,6 +22,8 @@ _MOST_GROUPS = 9
 _NARROW = {"bars": 30, "groups": 9, "named groups": 4}
 """What fits into half the width: a group with the name of its placement class takes more room."""
 _WIDEST_BAR = 0.25
+_FEWEST_PLACES = 3
+"""Panels of fewer groups of bars keep this room, lest a bar becomes a block."""
 
 
 def draw(summary: pd.DataFrame) -> Drawing:
@@ -93,7 +95,8 @@ class _Bars:
         named = rows["placement"].nunique() > 1
         labels = [f"{gpus}\n{placement_lines(placement)}" if named else str(gpus) for gpus, placement in groups]
         ax.set_xticks(range(len(groups)), labels)
-        ax.set_xlim(-0.6, len(groups) - 0.4)
+        margin = max(0.6, (_FEWEST_PLACES - len(groups) + 1) / 2)
+        ax.set_xlim(-margin, len(groups) - 1 + margin)
         ax.set_ylim(0, self._top)
         ax.set_xlabel("GPUs and placement class" if named else "GPUs")
         ax.set_ylabel("communication [%]")

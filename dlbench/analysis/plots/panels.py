@@ -144,6 +144,12 @@ def _span(counts: pd.Series[Any]) -> str:
     return f"{low}" if low == high else f"{low} to {high}"
 
 
+def missing(name: str, titles: Sequence[str], reason: str) -> LeftOut:
+    """Why panels of these titles are not drawn: the first is named, the others are counted."""
+    first = titles[0] or "the runs"
+    return LeftOut(name, f"{first}{f' and {len(titles) - 1} more' if len(titles) > 1 else ''}: {reason}")
+
+
 def lay_out(family: Family, found: Sequence[Panel]) -> Drawing:
     """The panels on figures, at most `MOST_FIGURES`."""
     size = family.sheet.columns * family.sheet.rows
@@ -194,9 +200,9 @@ def _figure(family: Family, page: Sequence[Panel]) -> Figure:
 
 
 def wrapped(text: str, width: float) -> str:
-    """Lines of a title above axes that are `width` inches wide with their labels."""
-    characters = int(width * 14.5)
-    return "\n".join(line for part in text.split("\n") for line in textwrap.wrap(part, characters) or [""])
+    """Lines of a title above axes that are `width` inches wide with their labels; empty lines are left out."""
+    characters = int((width - 0.45) * 19)
+    return "\n".join(line for part in text.split("\n") for line in textwrap.wrap(part, characters))
 
 
 def _legend_shape(handles: Sequence[Artist], width: float) -> tuple[int, int]:

@@ -13,7 +13,7 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullLocat
 from numpy.typing import NDArray
 
 from dlbench.analysis.plots.drawing import Drawing, LeftOut
-from dlbench.analysis.plots.panels import Family, Panel, Sheet, largest, lay_out, panels, samples
+from dlbench.analysis.plots.panels import Family, Panel, Sheet, largest, lay_out, missing, panels, samples
 from dlbench.analysis.plots.style import GREY, STRATEGIES, Look, looks
 from dlbench.analysis.scaling import SERIES
 
@@ -35,11 +35,8 @@ def draw(scaling: pd.DataFrame) -> Drawing:
         return Drawing(left_out=[LeftOut(NAME, "no run was alone on the machine; only baselines scale")])
     found = panels(scaling, by=("system",), within=("strategy", "gpus"))
     scaled = [panel for panel in found if panel.rows.duplicated(list(SERIES)).any()]
-    left_out = [
-        LeftOut(NAME, f"{panel.title or 'the runs'}: no configuration ran on two counts of GPUs")
-        for panel in found
-        if panel not in scaled
-    ]
+    others = [panel.title for panel in found if panel not in scaled]
+    left_out = [missing(NAME, others, "no configuration ran on two counts of GPUs")] if others else []
     drawing = Drawing(left_out=left_out)
     if scaled:
         drawing.add(lay_out(_family(pd.concat([panel.rows for panel in scaled])), scaled))
@@ -116,7 +113,7 @@ def _axis_of_throughput(ax: Axes) -> None:
     low, high = ax.get_ylim()
     ax.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5) if high / low < _ROOM_FOR_FIVES else (1,), numticks=12))
     ax.yaxis.set_minor_locator(NullLocator())
-    ax.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,g}"))
+    ax.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.10g}"))
     ax.set_ylabel("throughput [samples/s]")
 
 

@@ -15,7 +15,17 @@ from numpy.typing import NDArray
 from dlbench.analysis.campaign import FACTORS
 from dlbench.analysis.plots.clipping import clipped, upper_limit
 from dlbench.analysis.plots.drawing import Drawing, LeftOut
-from dlbench.analysis.plots.panels import Family, Panel, Sheet, facet_title, largest, lay_out, panels, placement_lines
+from dlbench.analysis.plots.panels import (
+    Family,
+    Panel,
+    Sheet,
+    facet_title,
+    largest,
+    lay_out,
+    missing,
+    panels,
+    placement_lines,
+)
 from dlbench.analysis.plots.style import GREY, Look, looks
 from dlbench.analysis.slowdown import Slowdown
 from dlbench.quantities import duration, significant
@@ -23,7 +33,7 @@ from dlbench.statistics import FEWEST_SAMPLES
 
 NAME = "slowdown"
 _PANEL = ("system", "strategy", "gpus")
-_MODES = ("reserved", "queue", "")
+_MODES = ("reserved", "queue")
 _FEWEST_OF_VIOLIN = 20
 """Below, a density says more about its bandwidth than about the samples."""
 _MOST_POINTS = 60
@@ -72,9 +82,10 @@ def draw(slowdown: Slowdown) -> Drawing:
 def _reasons(unknown: pd.DataFrame) -> Iterator[LeftOut]:
     """Why configurations have no σ, each reason once."""
     for reason, rows in unknown.groupby("reason", sort=False):
-        title = facet_title({name: rows[name].iloc[0] for name in (*_PANEL, "placement", "mode")})
-        more = f" and {len(rows) - 1} more" if len(rows) > 1 else ""
-        yield LeftOut(NAME, f"{title}{more}: {reason}")
+        columns = [*_PANEL, "placement", "mode"]
+        cells = rows[columns].itertuples(index=False, name=None)
+        titles = [facet_title(dict(zip(columns, row, strict=True))) for row in cells]
+        yield missing(NAME, titles, str(reason))
 
 
 def _parts(panel: Panel) -> Iterator[Panel]:
@@ -83,6 +94,11 @@ def _parts(panel: Panel) -> Iterator[Panel]:
     boxes = len(panel.rows) / (number.max() + 1)
     for _, rows in panel.rows.groupby(number // max(1, int(_MOST_BOXES / boxes))):
         yield Panel(panel.title, rows)
+
+
+def _looks(rows: pd.DataFrame) -> dict[str, Look]:
+    """A look per mode, in order."""
+    return looks(rows["mode"], _MODES if rows["mode"].any() else ())
 
 
 class _Boxes:
@@ -100,7 +116,7 @@ class _Boxes:
         span = max(top - bottom, _LEAST_SPAN)
         cut = [clipped(group, limit) for group in groups]
         ax.set_ylim(bottom - 0.06 * span, bottom + span * (1.25 if any(cut) else 1.06))
-        styles, places = looks(rows["mode"], _MODES), _label(ax, rows)
+        styles, places = _looks(rows), _label(ax, rows)
         width = min(_WIDEST, 0.8 / len(styles))
         for place, sigma, above, row in zip(places, groups, cut, rows.itertuples(), strict=True):
             _box(ax, place, width, sigma, limit, styles[str(row.mode)])
@@ -118,7 +134,7 @@ class _Boxes:
 
 def _label(ax: Axes, rows: pd.DataFrame) -> list[float]:
     """Name what stands at each place, and return the places: modes side by side within their placement class."""
-    classes, modes = list(rows["placement"].unique()), list(looks(rows["mode"], _MODES))
+    classes, modes = list(rows["placement"].unique()), list(_looks(rows))
     width = 0.8 / len(modes)
     middle = (len(modes) - 1) / 2
     places = [
@@ -175,7 +191,7 @@ def _mean(ax: Axes, place: float, row: Any) -> None:
 
 def _legend(page: Sequence[Panel]) -> list[Any]:
     rows = pd.concat([panel.rows for panel in page])
-    styles = looks(rows["mode"], _MODES)
+    styles = _looks(rows)
     handles = [
         Patch(facecolor=look.color, hatch=look.hatch, edgecolor="black", label=mode or "mode not recorded")
         for mode, look in styles.items()

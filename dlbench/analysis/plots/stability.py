@@ -104,7 +104,7 @@ def _mark_beyond(ax: Axes, beyond: pd.DataFrame) -> None:
 def _label_runs(ax: Axes, runs: Sequence[pd.DataFrame]) -> None:
     """Number the runs below their middle; a single run has its iterations numbered instead."""
     if len(runs) == 1:
-        ax.xaxis.set_major_locator(MaxNLocator(nbins=12, integer=True))
+        ax.xaxis.set_major_locator(MaxNLocator(nbins=12, integer=True, min_n_ticks=1))
         ax.set_xlabel("iteration")
         return
     step = -(-len(runs) // _MOST_LABELS)
