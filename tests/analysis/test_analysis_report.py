@@ -1,0 +1,271 @@
+"""The report as a page: what it says, that it needs nothing beside it, and that no record can break out of it."""
+
+from __future__ import annotations
+
+import base64
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+
+import numpy as np
+import pytest
+from builder import end, header, iterations, write_lines, write_run
+from matplotlib.figure import Figure
+
+from dlbench import __version__
+from dlbench.analysis import report
+from dlbench.analysis.load import load
+from dlbench.analysis.provenance import systems
+from dlbench.analysis.report import configurations, data_uri, merits, render
+from dlbench.analysis.results import Results, evaluate
+
+HOSTILE = "<script>alert(1)</script>"
+VOID = {"meta", "img", "br", "hr", "link", "input"}
+
+
+class Page(HTMLParser):
+    """Text, elements and attributes of a page; notes elements that are not closed in order."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.elements: list[tuple[str, dict[str, str]]] = []
+        self.texts: list[str] = []
+        self.crossed: list[str] = []
+        self._open: list[str] = []
+        self.feed(text)
+        self.close()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.elements.append((tag, {name: value or "" for name, value in attrs}))
+        if tag not in VOID:
+            self._open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        if not self._open or self._open.pop() != tag:
+            self.crossed.append(tag)
+
+    def handle_data(self, data: str) -> None:
+        if self._open and self._open[-1] != "style":
+            self.texts.append(data)
+
+    @property
+    def text(self) -> str:
+        """All text, blanks as one."""
+        return " ".join(" ".join(self.texts).split())
+
+    def attributes(self, tag: str) -> list[dict[str, str]]:
+        return [attributes for name, attributes in self.elements if name == tag]
+
+
+def results_of(folder: Path, min_overlap: float = 0.8) -> Results:
+    return evaluate(load([folder]), seed=0, min_overlap=min_overlap)
+
+
+def page_of(folder: Path, **changes: str) -> Page:
+    arguments = {"title": "Two machines", "command": "dlbench report records/"} | changes
+    return Page(render(results_of(folder), **arguments))
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Baselines on 2 and 4 ranks, a pair of concurrent jobs, a failed run and a foreign file."""
+    folder = tmp_path_factory.mktemp("records")
+    seconds = [1.0, 1.1, 0.9, 1.0, 1.05, 0.95, 1.0, 1.02]
+    for ranks in (2, 4):
+        write_run(folder, f"alone-{ranks}", [[time] * ranks for time in seconds], hosts=["n1"] * ranks)
+    for job in ("x", "y"):
+        together = {"experiment": "pair", "job": job, "concurrent_jobs": 2, "labels": {"mode": "queue"}}
+        write_run(folder, f"beside-{job}", [[1.5 * time] * 2 for time in seconds], hosts=["n2", "n3"], **together)
+    lines = iterations([[1.0, 1.0]], [[0.1, 0.1]])
+    write_lines(folder / "failed.jsonl", header("failed", 2), *lines, end(1, "failed", "rank 1 on n3: no memory"))
+    (folder / "foreign.jsonl").write_text("hello\n")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def page(folder: Path) -> Page:
+    return page_of(folder)
+
+
+def test_the_page_is_well_formed(page: Page) -> None:
+    assert page.crossed == []
+
+
+def test_the_page_needs_nothing_beside_it(page: Page) -> None:
+    assert not page.attributes("script") + page.attributes("link") + page.attributes("iframe")
+    assert page.attributes("img")
+    assert all(image["src"].startswith("data:image/") for image in page.attributes("img"))
+    assert all(link["href"].startswith("#") for link in page.attributes("a"))
+    policies = [meta["content"] for meta in page.attributes("meta") if meta.get("http-equiv")]
+    assert policies == ["default-src 'none'; img-src data:; style-src 'unsafe-inline'"]
+
+
+def test_the_contents_list_leads_to_sections_that_are_there(page: Page) -> None:
+    anchors = {attributes["id"] for _, attributes in page.elements if "id" in attributes}
+    links = [link["href"].removeprefix("#") for link in page.attributes("a")]
+    assert set(links) <= anchors
+    assert {"key-figures", "run", "systems", "summary", "scaling", "slowdown", "runs", "excluded", "method"} <= set(
+        links
+    )
+
+
+def test_the_page_says_what_was_run_and_what_was_left_out(page: Page) -> None:
+    assert "4 runs of 3 configurations, 32 measured iterations; 6 files read, 2 excluded" in page.text
+    assert "failed: rank 1 on n3: no memory" in page.text
+    assert "is no run record" in page.text
+
+
+def test_the_page_names_the_command_and_version_that_made_it(page: Page) -> None:
+    assert f"Made by dlbench {__version__} on " in page.text
+    assert "dlbench report records/" in page.text
+
+
+def test_every_figure_has_a_caption_and_a_text_for_those_who_do_not_see_it(page: Page) -> None:
+    images = page.attributes("img")
+    assert len(page.attributes("figcaption")) == len(images)
+    assert all(len(image["alt"]) > 40 for image in images)
+
+
+def test_numbers_stand_with_their_interval_and_unit(page: Page) -> None:
+    # 1.0 s is the median of the 8 times; of 8 samples the extremes enclose it: 900 and 1100 ms.
+    assert "time ms" in page.text
+    assert "1000.0 900.00 – 1100.0" in page.text
+
+
+def test_key_figures_name_the_configuration_and_its_samples(folder: Path) -> None:
+    found = {merit.label: merit for merit in merits(results_of(folder))}
+    slowest = found["Largest slowdown σ beside other jobs"]
+    # Every iteration beside the other job takes 1.5 times as long.
+    assert slowest.value == "1.500"
+    assert slowest.where == "dp vit-h, 2 GPUs, leonardo, intra-l1; 16 iterations of 2 runs"
+    # Both sizes take equally long: twice the samples on twice the GPUs.
+    assert found["Lowest parallel efficiency"].value == "100.0"
+    # `write_run` makes a fifth of every runtime communication.
+    assert (found["Highest communication fraction"].value, found["Highest communication fraction"].unit) == (
+        "20.0",
+        "%",
+    )
+
+
+def test_a_key_figure_without_interval_says_so(tmp_path: Path) -> None:
+    write_run(tmp_path, "short", [[1.0, 1.0]] * 5)
+    assert {merit.interval for merit in merits(results_of(tmp_path))} == {"no 95 % interval below 6 iterations"}
+
+
+def test_there_are_no_key_figures_of_what_was_not_measured(tmp_path: Path) -> None:
+    write_run(tmp_path, "alone", [[1.0, 1.0]] * 6)
+    assert {merit.label.split()[-2] for merit in merits(results_of(tmp_path))} == {"communication"}
+    text = page_of(tmp_path).text
+    assert "no concurrent run: nothing ran beside other jobs of its experiment" in text
+    assert "Nothing was excluded: every file that was found counts." in text
+
+
+def test_runs_are_counted_alone_and_beside_others_per_number_of_gpus(folder: Path) -> None:
+    found = configurations(load([folder])).set_index("mode")[["2 GPUs", "4 GPUs"]]
+    assert found.to_dict("index") == {"": {"2 GPUs": "1", "4 GPUs": "1"}, "queue": {"2 GPUs": "0 + 2", "4 GPUs": ""}}
+
+
+def test_systems_list_their_hosts_and_what_only_some_runs_have(tmp_path: Path) -> None:
+    write_run(tmp_path, "a", [[1.0, 1.0]], hosts=["n2", "n1"], packages={"numpy": "2.4.6"})
+    write_run(tmp_path, "b", [[1.0, 1.0]], hosts=["n1", "n1"], packages={"numpy": "2.5.0"})
+    write_run(tmp_path, "c", [[1.0, 1.0]], hosts=["n1", "n1"], packages={"numpy": "2.5.0"}, environment={"A": "1"})
+    write_run(tmp_path, "d", [[1.0, 1.0]], system="", hosts=["m", "m"])
+    unnamed, leonardo = systems(load([tmp_path]))
+    facts = dict(leonardo.facts())
+    assert facts["runs"] == ["3"]
+    assert facts["hosts (2)"] == ["n1", "n2"]
+    assert facts["packages"] == ["numpy 2.5.0 (2 runs)", "numpy 2.4.6 (1 run)"]
+    assert facts["environment"] == ["A=1 (1 run)"]
+    assert facts["library"] == ["MPICH 5.0.2"]
+    assert unnamed.name == "system not named"
+
+
+def test_what_a_record_says_is_text_and_never_markup(tmp_path: Path) -> None:
+    hostile = header(
+        HOSTILE,
+        2,
+        system=HOSTILE,
+        placement='"><img src=x onerror=alert(2)>',
+        model={"name": HOSTILE, "parameters": 1},
+        backend={"name": HOSTILE, "library": HOSTILE, "carrier": HOSTILE},
+        hosts=[HOSTILE, "&amp;"],
+        labels={"<b>": "<i>"},
+        packages={HOSTILE: HOSTILE},
+        environment={HOSTILE: "'\"<&>"},
+        experiment=HOSTILE,
+    )
+    write_lines(tmp_path / "hostile.jsonl", hostile, *iterations([[1.0, 1.0]] * 6, [[0.1, 0.1]] * 6), end(6))
+    write_run(tmp_path, "plain", [[1.0, 1.0]] * 6)
+    (tmp_path / "<b>bold.jsonl").write_text("hello\n")
+    page = page_of(tmp_path, title=HOSTILE, command=f"dlbench report {HOSTILE}")
+    assert page.crossed == []
+    assert not {"script", "i"} & {tag for tag, _ in page.elements}
+    assert all(image["src"].startswith("data:") for image in page.attributes("img"))
+    assert not any(name.startswith("on") for _, attributes in page.elements for name in attributes)
+    assert page.text.count(HOSTILE) > 5
+    assert "<b>bold.jsonl" in page.text
+
+
+def test_control_characters_of_a_record_are_shown_as_escapes(tmp_path: Path) -> None:
+    write_run(tmp_path, "odd", [[1.0, 1.0]] * 6, system="a\x1b[31m\nb", hosts=["h\x00", "h"])
+    text = render(results_of(tmp_path), title="t", command="c")
+    assert "\x1b" not in text
+    assert "\x00" not in text
+    assert "a\\x1b[31m\\nb" in text
+
+
+def test_a_time_that_no_calendar_knows_is_shown_in_seconds(tmp_path: Path) -> None:
+    path = write_run(tmp_path, "far", [[1.0, 1.0]] * 6)
+    path.write_text(path.read_text().replace('"unix_epoch": 1700000000.0', '"unix_epoch": 1e300'))
+    assert "from Unix time 1e+300 s" in page_of(tmp_path).text
+
+
+def test_scaled_and_killed_runs_are_said_before_any_number(tmp_path: Path) -> None:
+    lines = iterations([[1.0, 1.0]] * 6, [[0.1, 0.1]] * 6)
+    write_lines(tmp_path / "killed.jsonl", header("killed", 2, scale=0.01), *lines)
+    results = evaluate(load([tmp_path]).separate(), seed=0, min_overlap=0.8)
+    text = Page(render(results, title="t", command="c")).text
+    first = text.index("Read this first")
+    assert first < text.index("the run was killed after 6 iterations") < text.index("Highest communication fraction")
+    assert first < text.index("all runs are scaled") < text.index("Highest communication fraction")
+
+
+def test_many_runs_are_cut_with_the_way_to_see_them_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(report, "RUN_LIMIT", 3)
+    monkeypatch.setattr(report, "OPEN_ROWS", 2)
+    for number in range(5):
+        write_run(tmp_path, f"run-{number}", [[1.0, 1.0]])
+        (tmp_path / f"foreign-{number}.jsonl").write_text("hello\n")
+    page = page_of(tmp_path)
+    assert "3 of 5 rows are shown; all are in runs.csv of dlbench analyze --csv DIR ." in page.text
+    assert "3 of 5 rows are shown; all are in excluded.csv of dlbench analyze --csv DIR ." in page.text
+    assert "run-2" in page.text
+    assert "run-4" not in page.text
+    assert len(page.attributes("details")) == 2
+    assert "5 is no run record; one begins with a header line" in page.text
+
+
+def test_many_notes_are_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(report, "NOTE_LIMIT", 1)
+    lines = iterations([[1.0, 1.0]] * 2, [[0.1, 0.1]] * 2)
+    for name in ("a", "b", "c"):
+        write_lines(tmp_path / f"{name}.jsonl", header(name, 2), *lines)
+    assert "2 more notes: dlbench analyze prints all" in page_of(tmp_path).text
+
+
+def test_a_figure_is_drawn_as_a_vector_image_unless_that_is_heavy(monkeypatch: pytest.MonkeyPatch) -> None:
+    figure = Figure(figsize=(2, 2))
+    figure.add_subplot().plot(np.arange(10))
+    light = data_uri(figure)
+    assert light.startswith("data:image/svg+xml;base64,")
+    assert b"<svg" in base64.b64decode(light.partition(",")[2])
+    monkeypatch.setattr(report, "_LARGEST_SVG", 100)
+    heavy = data_uri(figure)
+    assert base64.b64decode(heavy.removeprefix("data:image/png;base64,")).startswith(b"\x89PNG")
+
+
+def test_the_same_campaign_gives_the_same_page_but_for_its_date(folder: Path) -> None:
+    results = results_of(folder)
+    dated = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d UTC")
+    first, second = (dated.sub("", render(results, title="t", command="c")) for _ in range(2))
+    assert first == second
