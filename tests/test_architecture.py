@@ -129,3 +129,7 @@ def test_a_rank_process_loads_numpy_mpi4py_and_msgspec_only(entry: str) -> None:
     loaded = packages_loaded_by(f"import dlbench.{entry}, dlbench.runtime.rank")  # `main` imports the latter
     assert loaded == {"dlbench"} | packages_loaded_by("import numpy, msgspec; from mpi4py import MPI")
     assert not loaded & COMMAND_LINE_PACKAGES
+
+
+def test_the_command_line_starts_without_what_only_the_analysis_needs() -> None:
+    assert not packages_loaded_by("import dlbench.cli.application") & {"pandas", "matplotlib", "jinja2", "scipy"}
