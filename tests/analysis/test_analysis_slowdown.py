@@ -202,6 +202,20 @@ def test_short_iterations_at_unix_times_overlap_wholly(tmp_path: Path) -> None:
     assert row_of(load([tmp_path]), min_overlap=1.0)["iterations"] == 50
 
 
+def test_four_of_five_other_jobs_are_80_percent_whatever_the_rounding(tmp_path: Path) -> None:
+    write_job(tmp_path, "a", [0.1, 0.3, 0.7] * 10, start=1.1, **job("a", 6))
+    for name in "bcde":
+        write_job(tmp_path, name, [100.0], start=0.3, **job(name, 6, strategy="fsdp"))
+    row = row_of(load([tmp_path]))
+    assert (row["iterations"], row["left_out"]) == (30, 0)
+
+
+def test_an_iteration_shorter_than_the_clock_resolves_has_an_overlap(tmp_path: Path) -> None:
+    write_job(tmp_path, "a", [1e-8], start=1.0, **job("a"))
+    write_neighbour(tmp_path, 10.0, start=0.0)
+    assert shares(load([tmp_path])) == [(1, 1)]
+
+
 @pytest.mark.parametrize("missing", ["experiment", "job"])
 def test_a_run_that_names_no_experiment_or_no_job_has_unknown_neighbours(tmp_path: Path, missing: str) -> None:
     write_job(tmp_path, "alone", [1.0])
