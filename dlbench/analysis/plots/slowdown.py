@@ -184,7 +184,7 @@ def _outliers(sigma: NDArray[np.float64], shown: NDArray[np.float64]) -> NDArray
 
 
 def _mean(ax: Axes, place: float, row: Any) -> None:
-    reach = np.nan_to_num([[row.sigma - row.sigma_low], [row.sigma_high - row.sigma]])
+    reach = np.nan_to_num(np.abs([[row.sigma - row.sigma_low], [row.sigma_high - row.sigma]]))
     style: dict[str, Any] = {"marker": "D", "markersize": 3.5, "markerfacecolor": "white", "markeredgecolor": "black"}
     ax.errorbar([place], [row.sigma], reach, ecolor="black", elinewidth=0.8, zorder=5, **style)
 
