@@ -11,8 +11,8 @@ from dlbench.allocators.packing import Machine, Packing, Shape
 
 MOST_STEPS = 50_000
 """Blocks that are put somewhere before the search gives up: a fraction of a second."""
-MOST_BLOCKS = 200
-"""Blocks of all jobs together; with more, no search would end, and Python's recursion might."""
+MOST_BLOCKS = 40
+"""Blocks of all jobs together; with more, no search would end."""
 
 
 class UndecidedError(Exception):

@@ -32,7 +32,7 @@ _ROUNDING = 3e-10
 """Tolerance of a mean at the border of a bin, between the rounding of a sum and that of `third`."""
 _STEEPEST = 40.0
 """Tilt at which all jobs have the nearest, or the farthest, of their classes."""
-_BISECTIONS = 40
+_BISECTIONS = 25
 
 
 def sample_classes(

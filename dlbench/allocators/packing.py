@@ -163,20 +163,19 @@ class _Attempt:
         """A group for every job that stays in one, largest first."""
         bound = [job for job, shape in enumerate(self.shapes) if shape.spread is not Spread.ACROSS]
         across = [shape for shape in self.shapes if shape.spread is Spread.ACROSS]
-        kinds = {self.shapes[job]: self._kind(self.shapes[job]) for job in bound}
-        reserve = _Reserve(
-            self.room, [self._need(shape) for shape in across], [self._divides(shape) for shape in across]
-        )
+        kinds = {shape: self._kind(shape) for shape in dict.fromkeys(self.shapes[job] for job in bound)}
+        reserve = _Reserve(self.room, list(map(self._need, across)), list(map(self._divides, across)))
         self.rng.shuffle(bound)
-        for job in sorted(bound, key=lambda job: -self.shapes[job].nodes):
+        for job in sorted(bound, key=[-shape.nodes for shape in self.shapes].__getitem__):
             shape = self.shapes[job]
             kind = kinds[shape]
             fits = kind.able & (self.room >= kind.need).all(axis=1) & (self.apart >= kind.divides).all(axis=1)
-            if across:
-                fits &= reserve.kept(kind.need)
-            if not fits.any():
+            group = self._drawn(fits, shape)
+            if across and group is not None and not reserve.keeps(group, kind.need):
+                group = self._drawn(fits & reserve.kept(kind.need), shape)
+            if group is None:
                 raise NoRoomError(job, shape.size, shape.full, int(self._places(shape.size).max()))
-            self._bind(job, self._drawn(fits, shape), kind)
+            self._bind(job, group, kind)
             reserve.total -= kind.need
 
     def _kind(self, shape: Shape) -> _Kind:
@@ -185,12 +184,14 @@ class _Attempt:
             return _Kind(self._need(shape), np.zeros(len(self.sizes), dtype=np.int64), able)
         return _Kind(self._need(shape), self._divides(shape), self.machine.holds(shape))
 
-    def _drawn(self, fits: NDArray[np.bool_], shape: Shape) -> int:
-        """One of the groups that fit: any of them, or for a block of its own, any of its places in them."""
-        if self.tight:
+    def _drawn(self, fits: NDArray[np.bool_], shape: Shape) -> int | None:
+        """One of the groups that fit, if any: any of them, or for a job of one block, any of its places in them."""
+        if self.tight and fits.any():
             return int(np.where(fits, self.room[:, -1], np.iinfo(np.int64).max).argmin())
-        chances = np.cumsum(fits * self._places(shape.size) if shape.spread is Spread.L1 else fits)
-        return int(np.searchsorted(chances, self.rng.random() * chances[-1], side="right"))
+        chances = (fits * self._places(shape.size) if shape.spread is Spread.L1 else fits).cumsum()
+        if not chances[-1]:
+            return None
+        return int(chances.searchsorted(self.rng.random() * chances[-1], side="right"))
 
     def _bind(self, job: int, group: int, kind: _Kind) -> None:
         shape = self.shapes[job]
@@ -291,6 +292,13 @@ class _Reserve:
         self.need = sum(needs, start=np.zeros_like(self.total))
         self.outside = sum(divides, start=np.zeros_like(self.total))
         """Places that must lie outside any one group: one for each job."""
+
+    def keeps(self, group: int, need: Ints) -> bool:
+        """Whether `kept` has the group."""
+        most = self.room.max(axis=0)
+        if not (self.total - need - most >= self.outside).all():  # so much is not needed, but it is quickly seen
+            return bool(self.kept(need)[group])
+        return bool((self.total - need >= self.need).all())
 
     def kept(self, need: Ints) -> NDArray[np.bool_]:
         """Groups from which a job can take what it needs so that the others still find enough, and in two groups."""
