@@ -14,8 +14,7 @@ import typer
 from dlbench.arguments import ArgumentParser, at_least
 from dlbench.errors import OptionError, PreflightError
 from dlbench.runtime.options import check_request, parse_request, run_parser
-from dlbench.runtime.preflight import usable_cores
-from dlbench.slurm.launchers import plan_launch
+from dlbench.slurm.launchers import blas_threads, plan_launch
 from dlbench.strategies import STRATEGIES, get_strategy
 
 HELP = "Run a strategy on N ranks with the launcher that belongs to the MPI in use."
@@ -59,14 +58,9 @@ def run(argv: Sequence[str]) -> None:
         raise OptionError(f"how many ranks? e.g. dlbench run {strategy} -n 4")
     check_request(request, own.ranks)
     launch = plan_launch(own.launcher, own.ranks, os.environ, own.launcher_args)
-    threads = _blas_threads(own.ranks) if request.run.compute == "gemm" else {}
+    threads = blas_threads(own.ranks) if request.run.compute == "gemm" else {}
     program = [sys.executable, "-m", f"dlbench.{strategy}", *rank_arguments]
     _start([*launch.command, *own.launcher_args, *program], {**launch.environment, **threads}, dry_run=own.dry_run)
-
-
-def _blas_threads(ranks: int) -> dict[str, str]:
-    """The cores of this machine, shared out to the ranks: each BLAS takes all of them otherwise."""
-    return {"OMP_NUM_THREADS": str(max(1, len(usable_cores()) // ranks))}
 
 
 def _start(command: Sequence[str], environment: dict[str, str], *, dry_run: bool) -> None:

@@ -21,14 +21,15 @@ def config_arguments(file: str, parser: ArgumentParser) -> list[str]:
     except SpecError as error:
         raise OptionError(f"--config {error}") from None
     try:
-        arguments = _arguments(content, parser)
+        arguments = mapping_arguments(content, parser)
         parser.parse_args(arguments)
     except OptionError as error:
         raise OptionError(f"{file}: {error}") from None
     return arguments
 
 
-def _arguments(content: object, parser: ArgumentParser) -> list[str]:
+def mapping_arguments(content: object, parser: ArgumentParser) -> list[str]:
+    """The arguments that a mapping of option names to values stands for; raises `OptionError`, which names the key."""
     if not isinstance(content, dict):
         raise OptionError(f"expected a mapping such as 'iterations: 20', found {_described(content)}")
     arguments: list[str] = []

@@ -33,6 +33,12 @@ class Allocation:
     """Ranks outnumber cores."""
     loopback: bool
     """All ranks are on this host, and can talk over its interface lo."""
+    shared: bool = False
+    """Other jobs run beside it on this host: a launcher that knows nothing of them must not give out cores."""
+    nodes: tuple[str, ...] = ()
+    """Where the ranks run, in their order; none: where the launcher likes."""
+    per_node: int = 1
+    """Ranks of a node, where nodes are named."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +47,9 @@ class Launch:
 
     command: list[str]
     environment: dict[str, str] = field(default_factory=dict)
+    """What the user has set of them is kept."""
+    own: dict[str, str] = field(default_factory=dict)
+    """Those of this launch alone: they replace what is set."""
 
 
 _MPICH_CROWDED = {
@@ -54,22 +63,27 @@ def _hydra(allocation: Allocation) -> Launch:
     environment = dict(_MPICH_CROWDED) if allocation.crowded else {}
     if allocation.loopback:
         environment["HYDRA_IFACE"] = "lo"
-    return Launch([allocation.executable, "-n", str(allocation.ranks)], environment)
+    return Launch(_plain(allocation).command, environment)
 
 
 def _open_mpi(allocation: Allocation) -> Launch:
     environment = {}
-    flags = []
+    flags: list[str] = []
     if allocation.crowded:
-        flags = ["--map-by", ":OVERSUBSCRIBE", "--bind-to", "none"]
+        flags = ["--map-by", ":OVERSUBSCRIBE"]
         environment["OMPI_MCA_mpi_yield_when_idle"] = "1"
+    if allocation.crowded or allocation.shared:
+        flags += ["--bind-to", "none"]
+    if allocation.nodes:
+        flags += ["--host", ",".join(f"{node}:{allocation.per_node}" for node in allocation.nodes)]
     if os.geteuid() == 0:
         environment |= {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
     return Launch([allocation.executable, *flags, "-n", str(allocation.ranks)], environment)
 
 
 def _plain(allocation: Allocation) -> Launch:
-    return Launch([allocation.executable, "-n", str(allocation.ranks)])
+    hosts = ["-hosts", ",".join(allocation.nodes), "-ppn", str(allocation.per_node)] if allocation.nodes else []
+    return Launch([allocation.executable, *hosts, "-n", str(allocation.ranks)])
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,11 +200,21 @@ def plan_launch(launcher: str, ranks: int, environment: Mapping[str, str], argum
     family = family_of(library)
     if launcher == "srun" or (launcher == "auto" and not family.launcher_mark):
         return srun(ranks, family)
-    executable = find_launcher(library, family) if launcher == "auto" else _named(launcher, family)
+    executable = find_mpiexec(launcher, library, family)
     hosts = None if arguments else _hosts(environment)
     crowded = hosts is not None and ranks > len(usable_cores()) * hosts
-    loopback = hosts == 1 and _LOOPBACK.exists()
+    loopback = hosts == 1 and has_loopback()
     return family.launch(Allocation(ranks=ranks, executable=executable, crowded=crowded, loopback=loopback))
+
+
+def has_loopback() -> bool:
+    """Whether this machine has an interface lo."""
+    return _LOOPBACK.exists()
+
+
+def blas_threads(ranks: int) -> dict[str, str]:
+    """The cores of this machine, shared out to the ranks: each BLAS takes all of them otherwise."""
+    return {"OMP_NUM_THREADS": str(max(1, len(usable_cores()) // ranks))}
 
 
 def _hosts(environment: Mapping[str, str]) -> int | None:
@@ -199,6 +223,11 @@ def _hosts(environment: Mapping[str, str]) -> int | None:
     if nodes.isdecimal():
         return int(nodes)
     return None if any(name in environment for name in _HOST_LISTS) else 1
+
+
+def find_mpiexec(launcher: str, library: Library, family: Family) -> str:
+    """The mpiexec of that path, or with auto the one that belongs to the library; raises `PreflightError`."""
+    return find_launcher(library, family) if launcher == "auto" else _named(launcher, family)
 
 
 def _named(launcher: str, family: Family) -> str:

@@ -1,0 +1,74 @@
+"""The steps of a SLURM job: which of them run, signals to them, and the allocation that they run in."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+
+from dlbench.errors import PreflightError, RunError
+from dlbench.slurm.hostlist import expand
+
+_PATIENCE_SECONDS = 60.0
+"""How long SLURM's commands may take; a busy controller answers late."""
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """A step that runs or is ending."""
+
+    id: str
+    """JOB.STEP."""
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class SlurmJob:
+    """The SLURM job that this process runs in."""
+
+    id: str
+    nodes: tuple[str, ...]
+    """In SLURM's order, in which it numbers ranks."""
+    cpus_per_task: str
+    """Empty where the job does not say."""
+
+    @classmethod
+    def of(cls, environment: Mapping[str, str]) -> SlurmJob | None:
+        """The job that the environment tells of; None outside of one."""
+        job = environment.get("SLURM_JOB_ID", "")
+        if not job:
+            return None
+        nodes = tuple(expand(environment.get("SLURM_JOB_NODELIST", "")))
+        return cls(job, nodes, environment.get("SLURM_CPUS_PER_TASK", ""))
+
+    def steps(self, names: Collection[str]) -> list[Step]:
+        """Steps with one of these names. Raises `RunError` where SLURM does not answer."""
+        lines = slurm_output(["squeue", "-h", "-s", "-j", self.id, "-o", "%i %j"]).splitlines()
+        pairs = (line.split(maxsplit=1) for line in lines)
+        steps = [Step(*pair) for pair in pairs if len(pair) == len(Step.__slots__)]
+        return [step for step in steps if step.name in names]
+
+    def signal(self, steps: Sequence[Step], name: str) -> None:
+        """Send a signal such as TERM to all ranks of the steps; one that has just ended is no error."""
+        if steps:
+            _finished(["scancel", f"--signal={name}", *(step.id for step in steps)])
+
+
+def slurm_output(command: Sequence[str]) -> str:
+    """What a command of SLURM prints. Raises `RunError` with SLURM's own words where it fails."""
+    done = _finished(command)
+    if done.returncode:
+        words = " ".join(done.stderr.split()) or f"exit code {done.returncode}"
+        raise RunError(f"{command[0]} failed: {words}")
+    return done.stdout
+
+
+def _finished(command: Sequence[str]) -> subprocess.CompletedProcess[str]:
+    try:
+        return subprocess.run(
+            command, capture_output=True, text=True, errors="replace", timeout=_PATIENCE_SECONDS, check=False
+        )
+    except OSError as error:
+        raise PreflightError(f"cannot start {command[0]}: {error.strerror}; is SLURM on the PATH?") from None
+    except subprocess.TimeoutExpired:
+        raise RunError(f"{command[0]} has not answered for {_PATIENCE_SECONDS:g} s") from None
