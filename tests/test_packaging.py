@@ -154,6 +154,7 @@ def test_the_package_ships_its_data(checkout: Path) -> None:
     assert "py.typed" in contents(checkout / "dlbench")
     assert suffixes[".yaml"] >= 9 + 7
     assert suffixes[".json"] >= 1
+    assert suffixes[".j2"] >= 1
 
 
 def test_the_wheel_holds_the_package_and_its_metadata_only(wheel: Path, checkout: Path) -> None:

@@ -36,6 +36,11 @@ def plain(value: Any) -> str:
     return f"{value:g}" if pd.api.types.is_float(value) else str(value)
 
 
+def counted(count: int, noun: str) -> str:
+    """The count and the noun, e.g. `1 run` or `6,000 runs`."""
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
+
+
 @dataclass(frozen=True, slots=True)
 class Column:
     """How a column of a frame is shown."""

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import cast
 
 from dlbench.analysis.campaign import Campaign
+from dlbench.analysis.columns import counted
 from dlbench.errors import one_line
 from dlbench.records.reader import iterate
 from dlbench.records.schema import Header
@@ -29,7 +30,7 @@ class System:
         yield "runs", [f"{self.runs:,}"]
         yield f"hosts ({len(self.hosts)})", sorted(map(one_line, self.hosts))
         for kind, counts in self.found.items():
-            yield kind, [_counted(value, count, self.runs) for value, count in counts.most_common()]
+            yield kind, [_with_count(value, count, self.runs) for value, count in counts.most_common()]
 
 
 def systems(campaign: Campaign) -> list[System]:
@@ -64,6 +65,6 @@ def _facts(header: Header) -> Iterator[tuple[str, str]]:
     yield from (("environment", f"{name}={value}") for name, value in header.environment.items())
 
 
-def _counted(value: str, count: int, runs: int) -> str:
+def _with_count(value: str, count: int, runs: int) -> str:
     text = one_line(value)
-    return text if count == runs else f"{text} ({count:,} run{'' if count == 1 else 's'})"
+    return text if count == runs else f"{text} ({counted(count, 'run')})"

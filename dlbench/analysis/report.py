@@ -16,7 +16,7 @@ from matplotlib.figure import Figure
 
 from dlbench import __version__
 from dlbench.analysis.campaign import FACTORS, KEY, Campaign
-from dlbench.analysis.columns import column, plain
+from dlbench.analysis.columns import column, counted, plain
 from dlbench.analysis.plots import encode, figures
 from dlbench.analysis.provenance import systems
 from dlbench.analysis.results import Results
@@ -168,7 +168,7 @@ def _merit(label: str, row: pd.Series[Any], name: str) -> Merit:
     ends = None if pd.isna(low) else f"95 % interval {shown.write(low)} – {shown.write(high)}"
     system, strategy, model, gpus, placement = (plain(row[factor]) for factor in KEY)
     place = ", ".join(text for text in (system, placement) if text != "-")
-    samples = f"{_count(row['iterations'], 'iteration')} of {_count(row['runs'], 'run')}"
+    samples = f"{counted(row['iterations'], 'iteration')} of {counted(row['runs'], 'run')}"
     return Merit(
         label=label,
         value=shown.write(row[name]),
@@ -263,18 +263,18 @@ def _lead(campaign: Campaign) -> str:
     of = runs.groupby(list(FACTORS)).ngroups
     excluded = len(campaign.excluded)
     return (
-        f"{_count(len(runs), 'run')} of {_count(of, 'configuration')}, {_count(measured, 'measured iteration')}; "
-        f"{_count(campaign.files, 'file')} read, {excluded:,} excluded"
+        f"{counted(len(runs), 'run')} of {counted(of, 'configuration')}, {counted(measured, 'measured iteration')}; "
+        f"{counted(campaign.files, 'file')} read, {excluded:,} excluded"
     )
 
 
 def _span(campaign: Campaign) -> str:
     runs = campaign.runs
     begin, end = (_moment(time) for time in (runs["begin"].min(), runs["end"].max()))
-    systems_ = _count(runs["system"].nunique(), "system")
+    systems_ = counted(runs["system"].nunique(), "system")
     experiments = runs.loc[runs["experiment"] != "", "experiment"].nunique()
-    part = f", {_count(experiments, 'experiment')}" if experiments else ""
-    return f"{_count(len(runs), 'run')} from {begin} to {end}, on {systems_}{part}."
+    part = f", {counted(experiments, 'experiment')}" if experiments else ""
+    return f"{counted(len(runs), 'run')} from {begin} to {end}, on {systems_}{part}."
 
 
 def _moment(seconds: float) -> str:
@@ -288,10 +288,6 @@ def _notes(campaign: Campaign) -> list[str]:
     more = len(campaign.notes) - NOTE_LIMIT
     shown = [one_line(note) for note in campaign.notes[:NOTE_LIMIT]]
     return [*shown, f"{more:,} more notes: dlbench analyze prints all"] if more > 0 else shown
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def _method(results: Results) -> Iterator[str]:

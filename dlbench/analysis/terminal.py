@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from textwrap import wrap
 
 from dlbench.analysis.campaign import Campaign
+from dlbench.analysis.columns import counted
 from dlbench.analysis.tables import GAP, Strip, Table
 
 WIDTH = 120
@@ -17,8 +18,8 @@ _MARGIN = " " * GAP
 def loaded_lines(campaign: Campaign) -> Iterator[str]:
     """What was read, what was left out and why, and what a reader must know."""
     runs, excluded = campaign.runs, campaign.excluded
-    measured = int(runs["measured"].sum())
-    yield f"# read       {campaign.files} files: {len(runs)} runs with {measured} measured iterations"
+    measured = counted(int(runs["measured"].sum()), "measured iteration")
+    yield f"# read       {counted(campaign.files, 'file')}: {counted(len(runs), 'run')} with {measured}"
     yield f"# excluded   {len(excluded)}"
     yield from (f"#   {row.path}: {row.reason}" for row in excluded.head(_MOST_EXCLUDED).itertuples())
     if len(excluded) > _MOST_EXCLUDED:

@@ -55,7 +55,7 @@ def test_the_output_begins_with_what_was_read(shown: Shown) -> None:
     lines = shown("records")
     assert lines[0].startswith("# dlbench ")
     assert lines[1:4] == [
-        "# read       2 files: 1 runs with 6 measured iterations",
+        "# read       2 files: 1 run with 6 measured iterations",
         "# excluded   1",
         "#   records/foreign.jsonl: is no run record; one begins with a header line",
     ]

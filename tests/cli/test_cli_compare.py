@@ -89,7 +89,7 @@ def test_the_output_says_what_each_side_is(compared: Compared) -> None:
     assert lines[0].endswith("compare, threshold 0.05")
     assert lines[1:4] == [
         "# A          before",
-        "# read       1 files: 1 runs with 8 measured iterations",
+        "# read       1 file: 1 run with 8 measured iterations",
         "# excluded   0",
     ]
     assert "# B          after" in lines
