@@ -236,7 +236,9 @@ class _Designer:
         return Experiment(
             name=name,
             kind="concurrent",
-            timeout_seconds=timeout_seconds(jobs, self.settings.gpu),
+            timeout_seconds=timeout_seconds(
+                {(job.strategy, job.gpus): job for job in jobs}.values(), self.settings.gpu
+            ),
             jobs=jobs,
             entropy=assignment.entropy,
             entropy_bin=assignment.bin,
@@ -289,6 +291,11 @@ class _Designer:
             options={"iterations": self.settings.rules.rule(strategy).iterations, **self.settings.options},
             seed=int(self.rng.integers(_LARGEST_SEED)),
         )
+
+
+def _kinds(jobs: Sequence[Job]) -> list[Job]:
+    """One of each kind of job: those of one strategy and size have the same options."""
+    return list({(job.strategy, job.gpus): job for job in jobs}.values())
 
 
 def _keys(cell: _Cell) -> tuple[object, ...]:

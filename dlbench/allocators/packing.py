@@ -15,7 +15,7 @@ Otherwise an attempt may fail where another succeeds.
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -219,8 +219,8 @@ class _Attempt:
             dealt = self._deal(slots, items, size, Spread.ACROSS, first)
             for item, groups in zip(items, dealt, strict=True):
                 first.setdefault(item.job, groups[0])
-                for group, count in zip(*np.unique(groups, return_counts=True), strict=True):
-                    self.items[group][size].append(_Item(item.job, int(count)))
+                for group, count in Counter(groups).items():
+                    self.items[group][size].append(_Item(item.job, count))
                     self.room[group] -= [count * (size // smaller) for smaller in self.sizes]
 
     def _items_across(self, size: int) -> Iterable[_Item]:

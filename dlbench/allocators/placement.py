@@ -43,7 +43,7 @@ def place(topology: Topology, requests: Sequence[Request], rng: np.random.Genera
         return ()
     machine = _machine(topology)
     shapes = [Shape.of(request.placement, request.nodes) for request in requests]
-    _refuse_too_many(topology.name, machine, shapes)
+    _refuse_too_many(topology.name, machine, requests, shapes)
     packing = _pack(machine, requests, shapes, rng)
     for shape, switches in zip(shapes, packing, strict=True):
         _disorder(shape, switches, rng)
@@ -61,15 +61,20 @@ def _machine(topology: Topology) -> Machine:
     return Machine(*np.array(free, dtype=np.int64).T)
 
 
-def _refuse_too_many(name: str, machine: Machine, shapes: Sequence[Shape]) -> None:
+def _refuse_too_many(name: str, machine: Machine, requests: Sequence[Request], shapes: Sequence[Shape]) -> None:
     """Raise `PlacementError` where the jobs want more nodes, or blocks of a size and larger, than there are."""
     for size in sorted({1} | {shape.size for shape in shapes}):
-        wanted = sum(shape.places(size) for shape in shapes)
-        free = int(machine.places(size).sum())
+        wanted, free = sum(shape.places(size) for shape in shapes), int(machine.places(size).sum())
         if wanted > free:
+            _refuse_impossible_ones(machine, requests, shapes)
             jobs = _number(sum(shape.size >= size for shape in shapes), "job")
             each = "" if size == 1 else ", each under one L1 switch"
-            raise PlacementError(f"{jobs} want {_blocks(wanted, size)}{each}; topology {name} has {free}")
+            raise PlacementError(f"{jobs} together want {_blocks(wanted, size)}{each}; topology {name} has {free}")
+
+
+def _refuse_impossible_ones(machine: Machine, requests: Sequence[Request], shapes: Sequence[Shape]) -> None:
+    for request, shape in dict(zip(requests, shapes, strict=True)).items():
+        _refuse_impossible(machine, request, shape)
 
 
 def _pack(machine: Machine, requests: Sequence[Request], shapes: Sequence[Shape], rng: np.random.Generator) -> Packing:
@@ -79,8 +84,7 @@ def _pack(machine: Machine, requests: Sequence[Request], shapes: Sequence[Shape]
             return pack(machine, shapes, rng, tight=attempt > 1 and attempt % 2 == 0)
         except NoRoomError as error:
             stuck = error
-    for request, shape in dict(zip(requests, shapes, strict=True)).items():
-        _refuse_impossible(machine, request, shape)
+    _refuse_impossible_ones(machine, requests, shapes)
     try:
         if (found := search(machine, shapes, rng)) is not None:
             return found
