@@ -143,6 +143,8 @@ class Pool:
         self._log = PoolLog(folder / LOG_NAME)
         self._begin = 0.0
         self._names: list[str] = []
+        self._waited_for: list[str] = []
+        """Jobs that had not completed yet when the pool last looked after the timeout."""
 
     def run(self) -> PoolEnded:
         """Run to the end, with nothing left behind where that can be helped."""
@@ -193,20 +195,20 @@ class Pool:
             return signal.Signals(self._signals.received[0]).name
         if all(slot.given_up for slot in self._slots):
             return "every job was given up"
-        seconds = monotonic() - self._begin
-        if seconds < self._policy.timeout:
+        policy, over = self._policy, monotonic() - self._begin - self._policy.timeout
+        if over < 0:
             return ""
         waiting = [slot.job.name for slot in self._slots if not (slot.completed or slot.given_up)]
-        if not waiting:
-            return f"timeout of {self._policy.timeout:g} s" + (
-                f", extended to {seconds:.0f} s" if seconds > self._policy.timeout + 1 else ""
-            )
-        if seconds >= self._policy.timeout + self._policy.extension:
+        if waiting and over < policy.extension:
+            self._waited_for = waiting
+            return ""
+        if waiting:
             return (
-                f"timeout of {self._policy.timeout:g} s and its extension of {self._policy.extension:g} s, "
+                f"timeout of {policy.timeout:g} s and its extension of {policy.extension:g} s, "
                 f"in which {', '.join(waiting)} never completed"
             )
-        return ""
+        extended = f", extended by {over:.1f} s for {', '.join(self._waited_for)}" if self._waited_for else ""
+        return f"timeout of {policy.timeout:g} s{extended}"
 
     def _step(self) -> None:
         """Take in what has ended, and start what is due."""
@@ -262,7 +264,8 @@ class Pool:
         slot.run = None
         found = self._records.of(run.name)
         status = _status(run, code, found)
-        reason = (found.end.reason if found.end else "") or said(run.errors)
+        error = last_lines(run.errors) if status == "failed" else ""
+        reason = _reason(run, code, found, error)
         slot.iterations += found.iterations
         self._write(
             Ended(
@@ -270,10 +273,10 @@ class Pool:
                 attempt=run.attempt,
                 exit_code=code,
                 status=status,
-                reason=reason or f"exit code {code}",
+                reason=reason,
                 iterations=found.iterations,
                 record=found.name,
-                error=last_lines(run.errors) if status == "failed" else "",
+                error=error,
             )
         )
         if status == "completed":
@@ -288,11 +291,10 @@ class Pool:
         slot.failed += 1
         slot.failures += 1
         slot.due = monotonic() + _SECONDS_AFTER_FAILURE * slot.failures
-        why = reason or f"exit code {code}; see {run.errors}"
         if code == _USER_ERROR:
-            self._give_up(slot, why)
+            self._give_up(slot, reason)
         elif slot.failures > self._policy.respawns:
-            self._give_up(slot, f"failed {slot.failures} times in a row: {why}")
+            self._give_up(slot, f"failed {slot.failures} times in a row: {reason}; see {run.errors}")
 
     def _give_up(self, slot: _Slot, reason: str) -> None:
         slot.given_up = reason
@@ -365,10 +367,22 @@ class Pool:
 
 
 def _status(run: _Run, code: int, found: Found) -> Status:
-    """How a run has ended; one that was complete when the pool ended it is complete."""
-    if code == 0 or (run.stopped and found.end and found.end.status == "completed"):
+    """How a run has ended; one that was complete when the pool ended it is complete.
+
+    The exit code alone proves nothing: srun leaves with 0 where it has lost a node.
+    """
+    complete = found.end is not None and found.end.status == "completed"
+    if complete and (code == 0 or run.stopped):
         return "completed"
     return run.stopped or "failed"
+
+
+def _reason(run: _Run, code: int, found: Found, error: str) -> str:
+    """Why a run has ended: in the words of its record, of its ranks, or of its launcher."""
+    if found.end:
+        return found.end.reason
+    words = said(run.errors) or error.rpartition("\n")[2]
+    return f"exit code {code}: {words}" if words else f"exit code {code}, and no complete record"
 
 
 def _attempts(events: Iterable[Event]) -> dict[str, int]:

@@ -78,7 +78,7 @@ def load_experiment(folder: Path, environment: Mapping[str, str], grace_seconds:
     system = _system(plan.system)
     scheduler = system.scheduler if system else None
     preparation = _Preparation(
-        plan, experiment, system.name if system else "", str(folder / RESULTS), f"{_GRACE_SHARE * grace_seconds:g}"
+        plan, experiment, plan.system if system else "", str(folder / RESULTS), f"{_GRACE_SHARE * grace_seconds:g}"
     )
     placed = _placed(plan, experiment, system, SlurmJob.of(environment))
     return PoolExperiment(

@@ -15,7 +15,7 @@ from dlbench.slurm.processes import MARK_VARIABLE
 
 _ITERATION_START = b'{"kind":"iteration"'
 _LAST_BYTES = 16_384
-_LAST_LINES = 5
+_LAST_LINES = 10
 _SHOWN_CHARACTERS = 1000
 
 
