@@ -136,7 +136,7 @@ def _read_yaml(path: Path) -> Any:
 def _yaml_lines(mapping: Mapping[str, Any]) -> Iterator[str]:
     """Lists of mappings as blocks, all else in one line as JSON, which is YAML: a job's nodes stay together."""
     for key, value in mapping.items():
-        if isinstance(value, list) and value and isinstance(value[0], dict):
+        if isinstance(value, tuple) and value and isinstance(value[0], dict):
             yield f"{key}:"
             for item in value:
                 first, *others = _yaml_lines(item)
