@@ -9,7 +9,22 @@ from typing import Annotated, Any
 import typer
 
 from dlbench import __version__
-from dlbench.cli import analyze, compare, describe, plot, pool, report, run, specs, timeline, topology, validate
+from dlbench.cli import (
+    analyze,
+    cancel,
+    compare,
+    describe,
+    plot,
+    pool,
+    report,
+    run,
+    specs,
+    status,
+    submit,
+    timeline,
+    topology,
+    validate,
+)
 from dlbench.cli.main import INTERRUPTED
 from dlbench.errors import DlbenchError
 from dlbench.runtime.streams import say
@@ -85,5 +100,20 @@ def _application(
         print(context.get_help())
 
 
-for group in (describe, run, pool, specs, topology, validate, analyze, compare, plot, report, timeline):
+for group in (
+    describe,
+    run,
+    submit,
+    status,
+    cancel,
+    pool,
+    specs,
+    topology,
+    validate,
+    analyze,
+    compare,
+    plot,
+    report,
+    timeline,
+):
     group.register(app)

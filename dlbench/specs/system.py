@@ -45,7 +45,7 @@ class Topology(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 
 class Scheduler(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What a SLURM job needs at this site. Account and reservation always come from the user."""
+    """What a SLURM job needs at this site. Account and reservation themselves always come from the user."""
 
     partition: Text
     cpus_per_task: Positive
@@ -56,6 +56,8 @@ class Scheduler(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     uenv: Text | None = None
     view: Text | None = None
     """View of the uenv."""
+    requires: tuple[Literal["account", "reservation"], ...] = ()
+    """What the user must name; a reservation only for nodes that are chosen in advance."""
 
 
 class SystemSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

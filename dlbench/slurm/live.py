@@ -1,0 +1,34 @@
+"""The cluster that this machine is a login node of, as SLURM tells it now."""
+
+from __future__ import annotations
+
+from shutil import which
+
+from dlbench.allocators.topology import Topology
+from dlbench.errors import RunError, UserError
+from dlbench.slurm.sinfo import parse_sinfo, parse_states
+from dlbench.slurm.steps import slurm_output
+from dlbench.slurm.topology_conf import parse_topology
+
+USABLE_STATES = "idle,mix,alloc,comp,plnd,resv"
+"""States of nodes that run jobs now or later; what is down, drained or under maintenance is left out."""
+
+
+def has_slurm() -> bool:
+    """Whether SLURM's commands are on the PATH."""
+    return which("scontrol") is not None and which("sinfo") is not None
+
+
+def live_topology(partition: str, gpus_per_node: int) -> Topology:
+    """The usable nodes of the partition.
+
+    Raises `UserError` where SLURM does not answer, has no topology, or does not know the partition.
+    """
+    try:
+        tree = slurm_output(["scontrol", "show", "topology"])
+        states = slurm_output(["sinfo", "-h", "-o", "%P %t %N"])
+    except RunError as error:
+        raise UserError(f"{error}; use --topology FILE") from None
+    topology = parse_topology(tree, gpus_per_node=gpus_per_node, source="scontrol show topology")
+    found = set(parse_sinfo(states, source="sinfo").nodes(partition, parse_states(USABLE_STATES)))
+    return topology.restrict(keep=[node for node in topology.nodes if node in found])

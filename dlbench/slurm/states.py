@@ -1,0 +1,185 @@
+"""What has become of the experiments of a campaign, from the pools' logs and, for what these leave open, SLURM's queue.
+
+Accounting (`sacct`) is not asked: many clusters have none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import NamedTuple
+
+from dlbench.allocators.experiment import Experiment
+from dlbench.errors import RunError, UserError
+from dlbench.slurm.campaign import LOCAL, Campaign, Submission, submitter
+from dlbench.slurm.pool_jobs import RESULTS
+from dlbench.slurm.pool_log import LOG_NAME, Ended, Event, PoolEnded, PoolStarted, Started, read_pool_log
+from dlbench.slurm.pool_runs import Records, last_lines
+from dlbench.slurm.render import nodes_of
+from dlbench.slurm.steps import slurm_output
+
+
+class State(StrEnum):
+    """State of an experiment."""
+
+    PLANNED = "planned"
+    PENDING = "pending"
+    RUNNING = "running"
+    COMPLETED = "completed"
+    INCOMPLETE = "incomplete"
+    """It ran, but a job was given up or never completed."""
+    FAILED = "failed"
+    """It ended without a single iteration, or SLURM ended it."""
+    CANCELLED = "cancelled"
+    LOST = "lost"
+    """SLURM does not know it any more, and its pool has not said how it ended."""
+
+
+MISSING = frozenset({State.PLANNED, State.FAILED, State.CANCELLED, State.LOST})
+"""States whose experiments are submitted again."""
+UNDER_WAY = frozenset({State.PENDING, State.RUNNING})
+
+_WAITING = frozenset(
+    {"PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "SPECIAL_EXIT", "RESV_DEL_HOLD"}
+)
+_ACTIVE = frozenset({"RUNNING", "COMPLETING", "SUSPENDED", "STOPPED", "SIGNALING", "STAGE_OUT", "RESIZING"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Status:
+    """An experiment, as `dlbench status` shows it."""
+
+    experiment: str
+    kind: str
+    jobs: int
+    nodes: int
+    state: State
+    job_id: str
+    """Of SLURM's; empty where it was never submitted."""
+    iterations: int
+    """Finished by all its runs so far, warm-up included."""
+    reason: str
+
+
+class Queued(NamedTuple):
+    """What SLURM says of a job."""
+
+    state: str
+    reason: str
+
+
+def survey(campaign: Campaign, *, locked: bool = False) -> list[Status]:
+    """The state of every experiment, in the plan's order. Raises `UserError` where SLURM does not answer.
+
+    `locked` says that the caller holds the campaign's lock, so that nobody else runs its experiments here.
+    """
+    submissions = campaign.submissions()
+    events = {
+        experiment.name: read_pool_log(campaign.folder_of(experiment) / LOG_NAME)
+        for experiment in campaign.plan.experiments
+    }
+    undecided = [
+        submission.job_id
+        for name, submission in submissions.items()
+        if _ended(events.get(name, []), submission.job_id) is None
+    ]
+    queue = read_queue([job_id for job_id in undecided if job_id != LOCAL])
+    if LOCAL in undecided and not locked and submitter(campaign.folder) is not None:
+        queue[LOCAL] = Queued("RUNNING", "")
+    return [
+        _status(campaign, experiment, submissions.get(experiment.name), events[experiment.name], queue)
+        for experiment in campaign.plan.experiments
+    ]
+
+
+def read_queue(job_ids: Collection[str]) -> dict[str, Queued]:
+    """State and reason of the jobs that SLURM still knows, in one call. Raises `UserError` where it does not answer."""
+    if not job_ids:
+        return {}
+    command = ["squeue", "-h", "-t", "all", "-j", ",".join(job_ids), "-o", "%i %T %r"]
+    try:
+        lines = slurm_output(command).splitlines()
+    except RunError as error:
+        if "Invalid job id" in str(error):  # said only where it knows none of them
+            return {}
+        raise UserError(str(error)) from None
+    fields = (line.split(maxsplit=2) for line in lines)
+    return {job_id: Queued(state, "" if reason == "None" else reason) for job_id, state, reason in fields}
+
+
+def _status(
+    campaign: Campaign,
+    experiment: Experiment,
+    submission: Submission | None,
+    events: Sequence[Event],
+    queue: Mapping[str, Queued],
+) -> Status:
+    folder = campaign.folder_of(experiment)
+    state, reason = State.PLANNED, ""
+    if submission is not None:
+        state, reason = _judge(submission, events, queue.get(submission.job_id), folder)
+    return Status(
+        experiment=experiment.name,
+        kind=experiment.kind,
+        jobs=len(experiment.jobs),
+        nodes=nodes_of(experiment, campaign.plan.gpus_per_node),
+        state=state,
+        job_id=submission.job_id if submission else "",
+        iterations=_iterations(events, folder / RESULTS),
+        reason=reason,
+    )
+
+
+def _judge(submission: Submission, events: Sequence[Event], queued: Queued | None, folder: Path) -> tuple[State, str]:
+    """State and reason: the pool's own word first, then the queue's, then what their silence means."""
+    cancelled = submission.event == "cancelled"
+    if (ended := _ended(events, submission.job_id)) is not None:
+        return _outcome(ended)
+    if queued is not None and queued.state in _WAITING | _ACTIVE:
+        state = State.PENDING if queued.state in _WAITING else State.RUNNING
+        return state, "is being cancelled" if cancelled else queued.reason
+    if cancelled or (queued is not None and queued.state == "CANCELLED"):
+        return State.CANCELLED, ""
+    if queued is not None:
+        words = last_lines(folder / f"slurm-{submission.job_id}.out").rpartition("\n")[2]
+        return State.FAILED, f"{queued.state}: {words or queued.reason}"
+    begun = _started(events, submission.job_id) is not None
+    who = "its submitter" if submission.job_id == LOCAL else "its SLURM job"
+    return State.LOST, f"{who} is gone, and its pool has not {'ended' if begun else 'begun'}"
+
+
+def _outcome(ended: PoolEnded) -> tuple[State, str]:
+    given_up = "; ".join(f"{job.job}: {job.given_up}" for job in ended.jobs if job.given_up)
+    if ended.exit_code > 128:  # noqa: PLR2004 - a signal, as shells count
+        return State.CANCELLED, f"ended by {ended.reason}"
+    if not any(job.iterations for job in ended.jobs):
+        return State.FAILED, given_up or ended.reason
+    if given_up or not all(job.completed for job in ended.jobs):
+        return State.INCOMPLETE, given_up or ended.reason
+    return State.COMPLETED, ""
+
+
+def _started(events: Sequence[Event], job_id: str) -> int | None:
+    """Where the last pool of the job began; None if it has not."""
+    for index in reversed(range(len(events))):
+        event = events[index]
+        if isinstance(event, PoolStarted) and job_id in (LOCAL, event.slurm_job):
+            return index
+    return None
+
+
+def _ended(events: Sequence[Event], job_id: str) -> PoolEnded | None:
+    """How the last pool of the job ended; None if it has not."""
+    begin = _started(events, job_id)
+    found = [] if begin is None else [event for event in events[begin:] if isinstance(event, PoolEnded)]
+    return found[0] if found else None
+
+
+def _iterations(events: Sequence[Event], results: Path) -> int:
+    """Iterations of runs that are over, by the log, and of those under way, by their records."""
+    over = {(event.job, event.attempt): event.iterations for event in events if isinstance(event, Ended)}
+    records = Records(results)
+    started = [event for event in events if isinstance(event, Started) and (event.job, event.attempt) not in over]
+    return sum(over.values()) + sum(records.of(event.run).iterations for event in started)

@@ -1,0 +1,157 @@
+"""Submitting what a campaign lacks: to SLURM, or where a machine has none to its own cores, one by one."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+
+from dlbench.allocators.experiment import Experiment
+from dlbench.errors import DlbenchError, OptionError, RunError, UserError
+from dlbench.slurm.campaign import LOCAL, SCRIPT_FILE, Campaign
+from dlbench.slurm.render import Script, render
+from dlbench.slurm.settings import SiteSettings
+from dlbench.slurm.states import MISSING, UNDER_WAY, State, Status, survey
+from dlbench.slurm.steps import slurm_output
+from dlbench.specs import SystemSpec
+
+Report = Callable[[str], object]
+
+
+def missing(campaign: Campaign) -> list[Experiment]:
+    """Experiments that are still to be submitted, in the plan's order. The caller has the lock. Raises `UserError`."""
+    states = {status.experiment: status.state for status in survey(campaign, locked=True)}
+    return [experiment for experiment in campaign.plan.experiments if states[experiment.name] in MISSING]
+
+
+def write_scripts(
+    campaign: Campaign, experiments: Sequence[Experiment], system: SystemSpec, settings: SiteSettings
+) -> list[Path]:
+    """Write what each of the experiments needs to run; gives their scripts. Raises `OptionError`, and then has none."""
+    texts = [
+        render(
+            Script(
+                experiment=experiment,
+                system=system,
+                settings=settings,
+                folder=campaign.folder_of(experiment).absolute(),
+                launcher=campaign.request.launcher,
+            )
+        )
+        for experiment in experiments
+    ]
+    scripts = []
+    for experiment, text in zip(experiments, texts, strict=True):
+        script = campaign.write_experiment(experiment) / SCRIPT_FILE
+        script.write_text(text, encoding="utf-8")
+        script.chmod(0o755)
+        scripts.append(script)
+    return scripts
+
+
+def submit_all(campaign: Campaign, experiments: Sequence[Experiment], scripts: Sequence[Path], report: Report) -> None:
+    """Submit the scripts one after the other; each is in submissions.jsonl before the next.
+
+    Raises `UserError` with SLURM's own words where it refuses one.
+    """
+    for experiment, script in zip(experiments, scripts, strict=True):
+        try:
+            printed = slurm_output(["sbatch", "--parsable", str(script.absolute())])
+        except RunError as error:
+            raise UserError(f"experiment {experiment.name}: {error}") from None
+        job_id = printed.strip().partition(";")[0]  # on a cluster of clusters its name follows
+        campaign.note("submitted", experiment.name, job_id)
+        report(f"{experiment.name}: job {job_id}")
+
+
+def run_here(campaign: Campaign, experiments: Sequence[Experiment], report: Report) -> int:
+    """Run the pools one after the other on this machine; exit code.
+
+    A signal ends the pool that runs in peace, and is the last one's exit code: 128 + its number.
+    """
+    failed = False
+    with _forwarded() as signals:
+        for index, experiment in enumerate(experiments, start=1):
+            report(f"[{index}/{len(experiments)}] {experiment.name}: {experiment.kind}, {len(experiment.jobs)} jobs")
+            folder = campaign.write_experiment(experiment)
+            campaign.note("submitted", experiment.name, LOCAL)
+            failed |= signals.run(_pool(folder, campaign.request.launcher)) != 0
+            if signals.received:
+                return 128 + signals.received[0]
+    return int(failed)
+
+
+def cancel(campaign: Campaign, names: Sequence[str], report: Report) -> None:
+    """Cancel those of the experiments that are under way; none named: all.
+
+    Those that run are told to end in peace, so that no finished iteration is lost. Raises `UserError` for an unknown
+    name, or where SLURM does not answer.
+    """
+    known = {experiment.name for experiment in campaign.plan.experiments}
+    if unknown := [name for name in names if name not in known]:
+        raise OptionError(f"{campaign.folder} has no experiment {unknown[0]!r}; it has {', '.join(sorted(known))}")
+    chosen = [
+        status for status in survey(campaign) if status.state in UNDER_WAY and (not names or status.experiment in names)
+    ]
+    for status in chosen:
+        _cancel(campaign, status)
+        campaign.note("cancelled", status.experiment, status.job_id)
+        report(f"{status.experiment}: {'ending' if status.state is State.RUNNING else 'cancelled'}")
+    if not chosen:
+        report("nothing to cancel: no experiment is pending or running")
+
+
+def _cancel(campaign: Campaign, status: Status) -> None:
+    if status.job_id == LOCAL:
+        raise UserError(
+            f"{campaign.folder}: experiment {status.experiment} runs in the foreground of 'dlbench submit' on this "
+            "machine; end it there with Ctrl-C"
+        )
+    # The pool is the batch script's own process: its steps must hear of the end from it, not from SLURM.
+    gently = ["--batch", "--signal=TERM"] if status.state is State.RUNNING else []
+    try:
+        slurm_output(["scancel", *gently, status.job_id])
+    except RunError as error:
+        raise UserError(f"experiment {status.experiment}: {error}") from None
+
+
+def _pool(folder: Path, launcher: str) -> list[str]:
+    return [sys.executable, "-m", "dlbench", "pool", str(folder), "--launcher", launcher]
+
+
+class _Signals:
+    """Signals that were received, each handed on to the process that runs."""
+
+    def __init__(self) -> None:
+        self.received: list[int] = []
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def run(self, command: Sequence[str]) -> int:
+        """Exit code of the command, which has a session of its own: Ctrl-C reaches it once, from here."""
+        sys.stdout.flush()
+        try:
+            self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL, start_new_session=True)
+        except OSError as error:
+            raise DlbenchError(f"cannot start {command[0]}: {error.strerror}") from None
+        return self._process.wait()
+
+    def take(self, number: int, _: FrameType | None) -> None:
+        """Signal handler."""
+        self.received.append(number)
+        if self._process is not None:
+            self._process.send_signal(number)
+
+
+@contextmanager
+def _forwarded() -> Iterator[_Signals]:
+    signals = _Signals()
+    before = {number: signal.signal(number, signals.take) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield signals
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
