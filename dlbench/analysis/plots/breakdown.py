@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from dlbench.analysis.campaign import FACTORS, Campaign
 from dlbench.analysis.plots.drawing import Drawing, LeftOut
-from dlbench.analysis.plots.panels import Family, Panel, Sheet, lay_out, panels
+from dlbench.analysis.plots.panels import Family, Panel, Sheet, lay_out, panels, unbroken
 from dlbench.analysis.plots.style import GREY, LIGHT_GREY, SOLID, Look, looks, time_unit
 from dlbench.errors import RecordError
 from dlbench.quantities import duration
@@ -144,7 +144,7 @@ class _Stacks:
         ax.set_ylabel(f"time [{unit}]")
         return (
             f"iteration {chosen['iteration']} of {chosen['run_id']}, the median of {chosen['measured']}; "
-            f"slowest rank {slowest}: {duration(float(runtime.max()))}"
+            + unbroken(f"slowest rank {slowest}: {duration(float(runtime.max()))}")
         )
 
     def legend(self, page: Sequence[Panel]) -> list[Any]:

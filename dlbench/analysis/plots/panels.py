@@ -196,7 +196,15 @@ def _figure(family: Family, page: Sequence[Panel]) -> Figure:
         own[0].set_title(wrapped(f"{page[place].title}\n{beneath}", width / columns))
     if handles:
         figure.legend(handles=handles, loc="outside upper center", ncols=legend_columns)
+    # The layout starts from where it left off: settled once, a file does not depend on what was saved before.
+    figure.draw_without_rendering()
+    figure.set_layout_engine("none")
     return figure
+
+
+def unbroken(text: str) -> str:
+    """The text with spaces at which no line of a title is broken."""
+    return text.replace(" ", "\N{NO-BREAK SPACE}")
 
 
 def wrapped(text: str, width: float) -> str:

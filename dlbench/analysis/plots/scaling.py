@@ -33,7 +33,7 @@ def draw(scaling: pd.DataFrame) -> Drawing:
     """
     if scaling.empty:
         return Drawing(left_out=[LeftOut(NAME, "no run was alone on the machine; only baselines scale")])
-    found = panels(scaling, by=("system",), within=("strategy", "gpus"))
+    found = panels(scaling, by=("system", "placement"), within=("strategy", "gpus"))
     scaled = [panel for panel in found if panel.rows.duplicated(list(SERIES)).any()]
     others = [panel.title for panel in found if panel not in scaled]
     left_out = [missing(NAME, others, "no configuration ran on two counts of GPUs")] if others else []

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from dlbench.analysis.campaign import FACTORS, Campaign
 from dlbench.analysis.plots.clipping import clipped, upper_limit
 from dlbench.analysis.plots.drawing import Drawing, LeftOut
-from dlbench.analysis.plots.panels import Family, Panel, Sheet, lay_out, panels
+from dlbench.analysis.plots.panels import Family, Panel, Sheet, lay_out, panels, unbroken
 from dlbench.analysis.plots.style import GREY, LIGHT_GREY, LOOKS, time_unit
 from dlbench.quantities import duration
 from dlbench.statistics import summarise
@@ -123,7 +123,7 @@ def _range(measured: NDArray[np.float64]) -> tuple[float, float]:
 
 def _above(seconds: NDArray[np.float64], limit: float) -> str:
     above = clipped(seconds, limit)
-    return f"; ▲ {above.count} above the axis, up to {duration(above.maximum)}" if above else ""
+    return f"; ▲ {above.count} above the axis, {unbroken(f'up to {duration(above.maximum)}')}" if above else ""
 
 
 def _legend(_: Sequence[Panel]) -> list[Any]:
