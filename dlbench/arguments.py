@@ -34,13 +34,16 @@ class ArgumentParser(argparse.ArgumentParser):
     ) -> argparse.Namespace:
         """Parse `args` (default: the command line); raises `OptionError` where they are wrong.
 
-        Every one must be text that a table and a record can show: UTF-8, without control characters.
+        Every one must be text that a table and a record can show: UTF-8, without control characters. Options may stand
+        between the values of a positional argument that takes several.
         """
         args = sys.argv[1:] if args is None else args
         for argument in args:
             if one_line(argument) != argument:
                 self.error(f"argument {argument!r}: expected UTF-8 text without control characters")
-        parsed, unknown = self.parse_known_args(args, namespace)
+        several = any(action.nargs in {"*", "+"} for action in self._get_positional_actions())
+        parse = self.parse_known_intermixed_args if several else self.parse_known_args
+        parsed, unknown = parse(args, namespace)
         if unknown:
             self.error(self.explain_unknown(unknown[0]))
         return parsed

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# All five strategies on this machine: small messages and short compute, so that 2 cores and 4 GB are enough.
+# All five strategies on this machine, from runs to a report: small messages and short compute, so that 2 cores and
+# 4 GB are enough.
 #
 #     examples/demo.sh [DIRECTORY]     records go to DIRECTORY, default demo-results
 #
@@ -26,5 +27,9 @@ echo
 echo "\$ dlbench validate $records"
 dlbench validate "$records"
 echo
+echo "\$ dlbench report $records -o $records/report.html"
+dlbench report "$records" -o "$records/report.html"
+echo
 echo "The records are in $(cd "$records" && pwd):"
 ls -lh "$records"
+echo "The report is $(cd "$records" && pwd)/report.html: open it in a browser."

@@ -82,3 +82,11 @@ def test_good_arguments_become_numbers() -> None:
     parsed = parser().parse_args(["--iterations", "3", "--seconds", "0", "--fraction", "1e-3"])
     assert (parsed.iterations, parsed.seconds, parsed.fraction) == (3, 0.0, 0.001)
     assert isinstance(parsed.iterations, int)
+
+
+def test_options_may_stand_between_the_values_of_one_argument() -> None:
+    parser = ArgumentParser(prog="x")
+    parser.add_argument("files", nargs="*")
+    parser.add_argument("--seed", type=int)
+    parsed = parser.parse_args(["a", "--seed", "3", "b"])
+    assert (parsed.files, parsed.seed) == (["a", "b"], 3)

@@ -36,4 +36,7 @@ def test_the_demonstration_leaves_a_valid_record_of_every_strategy_and_says_wher
         assert list(validate(record)) == []
         assert record.name in completed.stdout.rpartition("The records are in")[2]
     assert f"The records are in {tmp_path / 'records'}:" in completed.stdout
+    report = tmp_path / "records" / "report.html"
+    assert f"The report is {report}:" in completed.stdout
+    assert all(f"{name}</td>" in report.read_text() for name in STRATEGIES)
     assert len(re.findall(r"^OK$", completed.stdout, re.MULTILINE)) == 5
