@@ -1,0 +1,174 @@
+"""Submitting and cancelling, with commands of SLURM that write down what they were asked."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from campaigns import Slurm, log, make_campaign
+
+from dlbench.errors import OptionError, UserError
+from dlbench.slurm import submit as module
+from dlbench.slurm.campaign import LOCAL, Campaign
+from dlbench.slurm.pool_log import JobTally, PoolEnded, PoolStarted
+from dlbench.slurm.settings import SiteSettings
+from dlbench.slurm.submit import cancel, missing, run_here, submit_all, write_scripts
+from dlbench.specs import load_system
+
+SITE = SiteSettings(account="ABC", reservation="XYZ")
+
+
+@pytest.fixture
+def slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Slurm:
+    commands = Slurm(tmp_path / "bin")
+    monkeypatch.setenv("PATH", str(commands.folder))
+    return commands
+
+
+@pytest.fixture
+def campaign(tmp_path: Path) -> Campaign:
+    return make_campaign(tmp_path / "campaign")
+
+
+def submit(campaign: Campaign) -> list[str]:
+    """Submit what is missing; gives what was reported."""
+    said: list[str] = []
+    experiments = missing(campaign)
+    submit_all(campaign, experiments, write_scripts(campaign, experiments, load_system("leonardo"), SITE), said.append)
+    return said
+
+
+def jobs(campaign: Campaign) -> dict[str, str]:
+    return {name: event.job_id for name, event in campaign.submissions().items()}
+
+
+def completed(campaign: Campaign, experiment: str, job_id: str) -> None:
+    """Let the pool of a submission end well."""
+    begun = PoolStarted(
+        experiment=experiment,
+        launcher="srun",
+        slurm_job=job_id,
+        timeout_seconds=1,
+        extension_seconds=1,
+        grace_seconds=1,
+        respawns=0,
+        jobs=[],
+    )
+    tally = JobTally(job="j000", starts=1, completed=1, failed=0, iterations=5, given_up="")
+    log(campaign, experiment, begun, PoolEnded(reason="timeout", exit_code=0, jobs=[tally], left=[]))
+
+
+def test_every_experiment_is_submitted_once_with_its_own_script(campaign: Campaign, slurm: Slurm) -> None:
+    assert submit(campaign) == ["mix-000: job 101", "alone-000: job 102"]
+    scripts = [str(campaign.folder / name / "job.sh") for name in ("mix-000", "alone-000")]
+    assert slurm.calls("sbatch") == [["--parsable", script] for script in scripts]
+    assert jobs(campaign) == {"mix-000": "101", "alone-000": "102"}
+
+
+def test_only_what_is_missing_is_submitted_again(campaign: Campaign, slurm: Slurm) -> None:
+    submit(campaign)
+    completed(campaign, "mix-000", "101")
+    slurm.prints("squeue", "102 PENDING None")
+    assert submit(campaign) == []
+    slurm.prints("squeue", "102 NODE_FAIL None")
+    assert submit(campaign) == ["alone-000: job 103"]
+
+
+def test_a_name_of_a_cluster_behind_the_id_is_left_out(campaign: Campaign, slurm: Slurm) -> None:
+    slurm.prints("sbatch", "17;leonardo")
+    submit(campaign)
+    assert set(jobs(campaign).values()) == {"17"}
+
+
+def test_a_refusal_is_passed_on_and_what_was_submitted_stays(campaign: Campaign, slurm: Slurm) -> None:
+    refusal = "sbatch: error: Batch job submission failed: Requested reservation is invalid"
+    slurm.answers("sbatch", f"sys.exit({refusal!r}) if 'alone' in sys.argv[-1] else print(101)")
+    with pytest.raises(UserError) as error:
+        submit(campaign)
+    assert str(error.value) == f"experiment alone-000: sbatch failed: {refusal}"
+    assert jobs(campaign) == {"mix-000": "101"}
+    slurm.prints("squeue", "101 PENDING None")
+    slurm.prints("sbatch", "102")
+    assert submit(campaign) == ["alone-000: job 102"]
+
+
+def test_no_script_is_written_where_a_setting_is_missing(campaign: Campaign) -> None:
+    with pytest.raises(OptionError, match="system leonardo needs your account"):
+        write_scripts(campaign, campaign.plan.experiments, load_system("leonardo"), SiteSettings())
+    assert not (campaign.folder / "mix-000").exists()
+
+
+def test_scripts_of_one_plan_are_the_same_byte_for_byte(campaign: Campaign) -> None:
+    def written() -> list[bytes]:
+        scripts = write_scripts(campaign, campaign.plan.experiments, load_system("leonardo"), SITE)
+        return [file.read_bytes() for script in scripts for file in sorted(script.parent.iterdir())]
+
+    assert written() == written()
+
+
+def test_cancelling_ends_running_experiments_in_peace_and_pending_ones_at_once(
+    campaign: Campaign, slurm: Slurm
+) -> None:
+    submit(campaign)
+    slurm.prints("squeue", "101 RUNNING None", "102 PENDING None")
+    said: list[str] = []
+    cancel(campaign, [], said.append)
+    assert slurm.calls("scancel") == [["--batch", "--signal=TERM", "101"], ["102"]]
+    assert said == ["mix-000: ending", "alone-000: cancelled"]
+    slurm.prints("squeue", "101 CANCELLED None", "102 CANCELLED None")
+    assert [experiment.name for experiment in missing(campaign)] == ["mix-000", "alone-000"]
+
+
+def test_only_the_named_experiments_are_cancelled(campaign: Campaign, slurm: Slurm) -> None:
+    submit(campaign)
+    slurm.prints("squeue", "101 RUNNING None", "102 PENDING None")
+    cancel(campaign, ["alone-000"], str)
+    assert slurm.calls("scancel") == [["102"]]
+    with pytest.raises(OptionError, match="has no experiment 'mix-1'; it has alone-000, mix-000"):
+        cancel(campaign, ["mix-1"], str)
+
+
+def test_there_may_be_nothing_to_cancel(campaign: Campaign, slurm: Slurm) -> None:
+    said: list[str] = []
+    cancel(campaign, [], said.append)
+    assert said == ["nothing to cancel: no experiment is pending or running"]
+
+
+def test_experiments_run_here_one_after_the_other(campaign: Campaign, monkeypatch: pytest.MonkeyPatch) -> None:
+    program = "import pathlib, sys; pathlib.Path(sys.argv[1], 'ran').touch(); sys.exit('alone' in sys.argv[1])"
+    monkeypatch.setattr(module, "_pool", lambda folder, _: [sys.executable, "-c", program, str(folder)])
+    said: list[str] = []
+    assert run_here(campaign, campaign.plan.experiments, said.append) == 1
+    assert said == ["[1/2] mix-000: concurrent, 2 jobs", "[2/2] alone-000: baseline, 1 jobs"]
+    assert all((campaign.folder / name / "ran").exists() for name in ("mix-000", "alone-000"))
+    assert jobs(campaign) == {"mix-000": LOCAL, "alone-000": LOCAL}
+
+
+_STOPPED = """
+import sys
+from pathlib import Path
+from dlbench.slurm import submit
+from dlbench.slurm.campaign import open_campaign
+program = "import signal, sys, time; signal.signal(2, lambda *_: sys.exit(130)); print('ready', flush=True); time.sleep(60)"
+submit._pool = lambda folder, _: [sys.executable, "-c", program]
+campaign = open_campaign(Path(sys.argv[1]))
+sys.exit(submit.run_here(campaign, campaign.plan.experiments, print))
+"""
+
+
+def test_ctrl_c_ends_the_pool_that_runs_and_starts_no_other(campaign: Campaign) -> None:
+    command = [sys.executable, "-c", _STOPPED, str(campaign.folder)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as running:
+        assert running.stdout is not None
+        assert "mix-000" in running.stdout.readline()
+        assert running.stdout.readline() == "ready\n"
+        began = time.monotonic()
+        running.send_signal(signal.SIGINT)
+        assert running.wait(20) == 130
+        assert time.monotonic() - began < 15
+        assert running.stdout.read() == ""
+    assert jobs(campaign) == {"mix-000": LOCAL}
