@@ -214,10 +214,14 @@ class _Designer:
         return [cells[index] for index in self.rng.permutation(len(cells))]
 
     def _note_missing(self, reached: set[tuple[Bin, Bin | None]]) -> None:
-        for entropy in BINS if self.settings.mode == "reserved" else ():
-            missing = [name for name in BINS if (entropy, name) not in reached]
-            if 0 < len(missing) < len(BINS):
-                self.notes.append(f"{' and '.join(missing)} locality is out of reach at {entropy} entropy")
+        if self.settings.mode == "queue":
+            return
+        entropies = [entropy for entropy in BINS if any(found == entropy for found, _ in reached)]
+        for name in BINS:
+            lacking = [entropy for entropy in entropies if (entropy, name) not in reached]
+            if lacking:
+                where = "" if lacking == entropies else f" at {' and '.join(lacking)} entropy"
+                self.notes.append(f"{name} locality is out of reach{where}")
 
     def _experiment(self, cell: _Cell, name: str) -> Experiment:
         """One experiment of the cell. Raises `PlacementError` after `MOST_TRIES` choices of classes."""

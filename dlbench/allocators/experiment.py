@@ -112,9 +112,14 @@ def read_plan(path: Path) -> Plan:
     return convert(_read_json(path) if _is_json(path) else _read_yaml(path), Plan, str(path))
 
 
-def _is_json(path: Path) -> bool:
+def check_suffix(path: Path) -> None:
+    """Raise `SpecError` for a name that no plan can have."""
     if path.suffix not in (".yaml", ".yml", ".json"):
         raise SpecError(f"{path}: a plan is a file that ends in .yaml, .yml or .json")
+
+
+def _is_json(path: Path) -> bool:
+    check_suffix(path)
     return path.suffix == ".json"
 
 

@@ -16,9 +16,16 @@ class Possibilities:
 
     def __init__(self, topology: Topology, catalogue: Catalogue, rules: Rules) -> None:
         self.topology, self.catalogue, self.rules = topology, catalogue, rules
-        self.notes: list[str] = []
-        """Departures from the rules, in words."""
+        self._without: list[str] = []
+        """Jobs that none of their strategy's classes fits."""
         self._classes: dict[tuple[str, int], tuple[PlacementClass, ...]] = {}
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Departures from the rules, in words."""
+        if not self._without:
+            return ()
+        return (f"intra-l1, since the machine allows no class of the rules: {', '.join(self._without)}",)
 
     def nodes(self, gpus: int) -> int:
         """Nodes of a job, which shares none."""
@@ -46,9 +53,7 @@ class Possibilities:
             if not able and (self.nodes(gpus) == 1 or len(self.topology.switches) == 1):
                 near = PlacementClass(Spread.L1)
                 able = (near,) if self._holds(strategy, gpus, near) else ()
-                self.notes += [f"{strategy} on {gpus} GPUs is {near}: the machine allows no class of its own"] * len(
-                    able
-                )
+                self._without += [f"{strategy} on {gpus} GPUs"] * len(able)
             self._classes[key] = able
         return self._classes[key]
 

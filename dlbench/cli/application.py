@@ -14,6 +14,7 @@ from dlbench.cli import (
     cancel,
     compare,
     describe,
+    plan,
     plot,
     pool,
     report,
@@ -103,6 +104,7 @@ def _application(
 for group in (
     describe,
     run,
+    plan,
     submit,
     status,
     cancel,
