@@ -13,7 +13,9 @@ from importlinter.cli import lint_imports
 
 CHECKOUT = Path(__file__).parents[1]
 
-ENTRY_POINTS = ("dp", "fsdp", "dp_pp", "dp_pp_tp", "dp_pp_ep")
+ENTRY_POINTS = ("dp", "fsdp", "dp_pp", "dp_pp_tp", "dp_pp_ep", "preflight")
+RANK_MODULES = {"preflight": "preflight_job"}
+"""What a rank of an entry point runs, where it is no strategy."""
 GROUND = {"errors"}
 STRATEGIES = GROUND | {"strategies", "roofline", "specs", "arguments"}
 RUN = STRATEGIES | {"runtime", "comm", "compute", "records", "statistics", "quantities"}
@@ -126,7 +128,8 @@ def packages_loaded_by(program: str) -> set[str]:
 
 @pytest.mark.parametrize("entry", ENTRY_POINTS)
 def test_a_rank_process_loads_numpy_mpi4py_and_msgspec_only(entry: str) -> None:
-    loaded = packages_loaded_by(f"import dlbench.{entry}, dlbench.runtime.rank")  # `main` imports the latter
+    work = RANK_MODULES.get(entry, "rank")  # `main` imports it
+    loaded = packages_loaded_by(f"import dlbench.{entry}, dlbench.runtime.{work}")
     assert loaded == {"dlbench"} | packages_loaded_by("import numpy, msgspec; from mpi4py import MPI")
     assert not loaded & COMMAND_LINE_PACKAGES
 

@@ -6,10 +6,10 @@ import signal
 import sys
 
 
-def main(strategy: str) -> None:
-    """Run this process as a rank of a strategy; leaves with the exit code of the run."""
+def main(program: str) -> None:
+    """Run this process as a rank of a strategy, or of the preflight; leaves with the exit code of the run."""
     # Until the watchdog takes over, SIGINT ends the process like SIGTERM, without a traceback from each rank.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     from dlbench.runtime.launch import launch  # noqa: PLC0415 - it takes its time, in which the signal may come
 
-    sys.exit(launch(strategy))
+    sys.exit(launch(program))

@@ -4,28 +4,31 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Callable, Sequence
 from functools import partial
 from time import sleep
 
-from dlbench.errors import PreflightError
+from dlbench.errors import UserError
 from dlbench.runtime.abort import SILENT_SECONDS, leave
 from dlbench.runtime.preflight import START_VARIABLE, launcher_claim, start_limit
 from dlbench.runtime.situation import Situation
 from dlbench.runtime.streams import prepare_streams, say
 from dlbench.runtime.watchdog import Limits, Watchdog
 
+PREFLIGHT = "preflight"
+"""The program that is no strategy."""
 _GRACE_SECONDS = 2.0
 """Longer than a launcher leaves between the SIGTERM that it sends to the ranks when one has left and SIGKILL."""
 
 
-def launch(strategy: str) -> int:
-    """Run this process as a rank of a strategy; exit code of the run."""
+def launch(program: str) -> int:
+    """Run this process as a rank of a program: a strategy, or the preflight. Exit code of the run."""
     prepare_streams()
     claim = launcher_claim(os.environ)
     situation = Situation(rank=claim.rank if claim else 0, host=os.uname().nodename)
     try:
-        return _run(strategy, situation)
-    except PreflightError as error:  # which every rank finds by itself
+        return _run(program, situation)
+    except UserError as error:  # which every rank finds by itself
         if situation.rank == 0:
             say(str(error))
         else:
@@ -33,7 +36,7 @@ def launch(strategy: str) -> int:
         return error.exit_code
 
 
-def _run(strategy: str, situation: Situation) -> int:
+def _run(program: str, situation: Situation) -> int:
     limits = Limits(start_limit(os.environ), START_VARIABLE, _GRACE_SECONDS)
     watchdog = Watchdog(situation, limits, abort=leave)
     watchdog.start()
@@ -43,6 +46,15 @@ def _run(strategy: str, situation: Situation) -> int:
     watchdog.abort = partial(leave, end=MPI.COMM_WORLD.Abort)
     watchdog.take_signals()
     situation.enter("importing")
-    from dlbench.runtime.rank import run_rank  # noqa: PLC0415 - it takes its time
+    return _rank_of(program)(sys.argv[1:], f"python -m dlbench.{program}", watchdog)
 
-    return run_rank(strategy, sys.argv[1:], f"python -m dlbench.{strategy}", watchdog)
+
+def _rank_of(program: str) -> Callable[[Sequence[str], str, Watchdog], int]:
+    """What a rank of the program does with its arguments, its name and its watchdog. The import takes its time."""
+    if program == PREFLIGHT:
+        from dlbench.runtime.preflight_job import run_preflight  # noqa: PLC0415
+
+        return run_preflight
+    from dlbench.runtime.rank import run_rank  # noqa: PLC0415
+
+    return partial(run_rank, program)

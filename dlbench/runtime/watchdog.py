@@ -80,6 +80,11 @@ class Watchdog:
         for number in SIGNALS:
             signal.signal(number, lambda number, frame: None)
 
+    def enter(self, step: str, limits: Limits, current_op: Callable[[], str] | None = None) -> None:
+        """Begin a step of the situation that has limits of its own."""
+        self.situation.enter(step, current_op)  # first: the step before may have taken longer than the new limits
+        self.limits = limits
+
     def close(self) -> None:
         """Stop watching and give the signals back: the run is over, what remains is to leave."""
         self._closed = True
