@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,6 +12,7 @@ from pool_batches import ENDLESS, SMALL, ended, events, job, last, records, subm
 from testbed import Testbed, wait_until
 
 from dlbench.slurm.pool_log import GivenUp, PoolStarted, Running, Started
+from dlbench.slurm.processes import marked
 
 
 @pytest.fixture(autouse=True)
@@ -99,6 +102,24 @@ def test_a_cancelled_batch_job_keeps_every_finished_iteration(cluster: Testbed, 
 
     after = {record.header.job: len(record.iterations) for record in records(tmp_path)}
     assert all(after[name] >= before[name] > 1 for name in ("a", "b"))
+
+
+def test_ranks_without_their_srun_and_ranks_that_do_not_end_are_killed(cluster: Testbed, tmp_path: Path) -> None:
+    deaf = {**SMALL, "delay": "0:0:600000", "grace": 600}
+    write_experiment(tmp_path, job("orphan", ["vnode01"], ENDLESS), job("deaf", ["vnode02"], deaf))
+    batch = submit_pool(cluster, tmp_path, ["vnode01", "vnode02"], "--grace=1", "--respawns=0")
+    wait_running(tmp_path, "orphan")
+    start = next(event for event in events(tmp_path) if isinstance(event, Started) and event.job == "orphan")
+    os.kill(min(marked({start.run})), signal.SIGKILL)  # srun, which was there before its ranks
+    assert wait_until(lambda: ended(tmp_path, "orphan") != [], 30)
+    assert wait_until(lambda: marked({start.run}) == {}, 10)
+    assert wait_until(lambda: len(cluster.steps()) == 1, 10)
+    cluster.run("scancel", "--batch", "--signal=USR1", batch)
+    cluster.wait(batch)
+
+    assert [(run.status, run.exit_code) for run in ended(tmp_path, "orphan")] == [("failed", -signal.SIGKILL)]
+    assert [run.status for run in ended(tmp_path, "deaf")] == ["killed"]
+    assert last(tmp_path).left == []
 
 
 def test_slurm_chooses_the_nodes_and_the_pool_says_what_class_they_are(cluster: Testbed, tmp_path: Path) -> None:
