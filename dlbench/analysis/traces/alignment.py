@@ -1,0 +1,265 @@
+"""From the kernels of each rank to the collectives that they share.
+
+Kernels belong together by process group, and by sequence number in it or else by their order. An order is only a guess
+until it is verified: ranks must agree on the operation and the size, and leave at the same time. A group for which they
+do not is refused, since a trace that lacks one kernel would set every later one against a wrong partner.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dlbench.analysis.timeline import ranks_text
+from dlbench.analysis.traces.collectives import Collectives
+from dlbench.analysis.traces.communication import Communication
+from dlbench.analysis.traces.format import UNKNOWN
+from dlbench.analysis.traces.kernels import POINT_TO_POINT
+from dlbench.analysis.traces.ranks import RankedTrace
+from dlbench.errors import UserError
+from dlbench.quantities import duration
+
+TOLERANCE = 100e-6
+"""Seconds between the first and the last rank to leave a collective. Ranks of one node agree within 10 µs."""
+
+_EQUAL_SIZES = ("allreduce", "allgather", "reduce_scatter", "broadcast", "reduce")
+"""Operations whose messages, where they are known, have the same size on all ranks."""
+_NANOSECOND = 1e-9
+_SHOWN_RANKS = 8
+_CAUSES = ("the traces are of different windows, or clocks differ", "a trace has lost kernels, or clocks drift")
+"""What is likely where the first collective disagrees, and where a later one does."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Alignment:
+    """What could be aligned, and what could not."""
+
+    groups: tuple[Collectives, ...]
+    refused: tuple[str, ...]
+    """Why a group is not among `groups`, one line each."""
+    notes: tuple[str, ...]
+    """What was left out of `groups`, one line each."""
+    origin: int
+    """Nanoseconds: moment 0 of the times of `groups`, as the traces count them."""
+
+    def require_groups(self) -> Alignment:
+        """The alignment itself. Raises `UserError` where no group is in it: why none is."""
+        if self.groups:
+            return self
+        reasons = self.refused or self.notes or ("no rank has communication kernels",)
+        raise UserError(f"no collectives to compare: {'; '.join(reasons)}")
+
+
+class _Key(NamedTuple):
+    """What the kernels of a group have in common on all its ranks."""
+
+    name: str
+    ranks: tuple[int, ...]
+    size: int
+    operation: str
+    """"" where the group has a name: it may perform several."""
+
+    def label(self, description: str) -> str:
+        """The group in words."""
+        if not self.name:
+            return f"{self.operation}, " + ("all ranks" if self.size == UNKNOWN else f"{self.size} ranks")
+        name = self.name if description in ("", "undefined") else description
+        return f"{name} ({_ranks_text(self.ranks) if self.ranks else f'{self.size} ranks'})"
+
+
+class _Member(NamedTuple):
+    """Kernels of one rank in a group, by position in the trace."""
+
+    rank: int
+    trace: Communication
+    rows: NDArray[np.int64]
+
+    def operations(self) -> NDArray[np.object_]:
+        return np.array(self.trace.operations, dtype=object)[self.trace.operation[self.rows]]
+
+
+class _Refused(Exception):
+    """A group whose kernels do not belong together as they must."""
+
+
+def align(traces: Sequence[RankedTrace], *, tolerance: float = TOLERANCE) -> Alignment:
+    """Collectives of all groups that at least two of the traces, one per rank, take part in.
+
+    `tolerance` in seconds is how far the ends of a collective may lie apart; ranks of several nodes differ by what
+    their clocks do.
+    """
+    origin = min((int(each.communication.start[0]) for each in traces if len(each.communication.start)), default=0)
+    groups: list[Collectives] = []
+    refused: list[str] = []
+    notes: list[str] = []
+    for label, key, members in _groups(traces):
+        try:
+            aligned = _Group(label, key, members, notes).aligned()
+            groups.append(_verified(label, aligned, origin, tolerance))
+        except _Refused as reason:
+            refused.append(f"{label}: {reason}")
+    return Alignment(groups=tuple(groups), refused=tuple(refused), notes=tuple(notes), origin=origin)
+
+
+def _groups(traces: Sequence[RankedTrace]) -> Iterator[tuple[str, _Key, list[_Member]]]:
+    """Label, key and members of every group that performs collectives."""
+    adopted = _adopted_ranks(traces)
+    members: dict[_Key, list[_Member]] = {}
+    descriptions: dict[_Key, str] = {}
+    for rank, trace in ((each.rank, each.communication) for each in traces):
+        rows: dict[_Key, list[NDArray[np.int64]]] = {}
+        for group, operation in np.unique(np.stack([trace.group, trace.operation]), axis=1).T.tolist():
+            described, name = trace.groups[group], trace.operations[operation]
+            ranks = described.ranks or adopted.get(described.name, ())
+            size = max(described.size, len(ranks) or UNKNOWN)
+            key = _Key(described.name, ranks, size, "" if described.name else name)
+            descriptions.setdefault(key, described.description)
+            if not (described.name and name in POINT_TO_POINT):
+                rows.setdefault(key, []).append(np.flatnonzero((trace.group == group) & (trace.operation == operation)))
+        for key, parts in rows.items():
+            members.setdefault(key, []).append(_Member(rank, trace, np.sort(np.concatenate(parts))))
+    for key, those in members.items():
+        yield key.label(descriptions[key]), key, those
+
+
+def _adopted_ranks(traces: Sequence[RankedTrace]) -> dict[str, tuple[int, ...]]:
+    """Ranks by name of a group, where all traces that know them agree: for kernels and traces that do not."""
+    known: dict[str, set[tuple[int, ...]]] = {}
+    for trace in traces:
+        for group in trace.communication.groups:
+            if group.name and group.ranks:
+                known.setdefault(group.name, set()).add(group.ranks)
+    return {name: next(iter(ranks)) for name, ranks in known.items() if len(ranks) == 1}
+
+
+class _Group(NamedTuple):
+    """A group before its kernels are aligned."""
+
+    label: str
+    key: _Key
+    members: list[_Member]
+    notes: list[str]
+
+    def aligned(self) -> list[_Member]:
+        """Members whose rows belong together one by one. Notes what is left out; raises `_Refused`."""
+        self._check_ranks()
+        if all((member.trace.seq[member.rows] != UNKNOWN).all() for member in self.members):
+            return self._by_seq()
+        return self._by_index()
+
+    def _check_ranks(self) -> None:
+        there = [member.rank for member in self.members]
+        if not self.key.name and 0 < self.key.size < len(there):
+            raise _Refused(
+                f"{len(there)} ranks have kernels of groups of {self.key.size}, which name neither group nor ranks: "
+                "the groups cannot be told apart"
+            )
+        if len(there) < 2:  # noqa: PLR2004
+            raise _Refused(f"only rank {there[0]} has kernels of it here; two at least are needed")
+        if strangers := set(there) - set(self.key.ranks or there):
+            raise _Refused(f"rank {min(strangers)} has kernels of it, but is none of its ranks")
+        if len(there) < self.key.size:
+            self.notes.append(
+                f"{self.label}: {len(there)} of its {self.key.size} ranks have kernels of it here, so the tax is a "
+                "lower bound"
+            )
+
+    def _by_seq(self) -> list[_Member]:
+        """Kernels with the same sequence number; of several with one number, those at the same place among them."""
+        numbered = [dict(zip(_occurrences(member), member.rows.tolist(), strict=True)) for member in self.members]
+        everywhere = set.intersection(*(set(rows) for rows in numbered))
+        anywhere = set.union(*(set(rows) for rows in numbered))
+        if not everywhere:
+            raise _Refused("no sequence number is in the traces of all its ranks")
+        if partial := sorted(anywhere - everywhere):
+            lacking = next(
+                member.rank for member, rows in zip(self.members, numbered, strict=True) if partial[0] not in rows
+            )
+            self.notes.append(
+                f"{self.label}: {len(partial)} of {len(anywhere)} collectives lack a rank and were left out, the first "
+                f"with Seq {partial[0][0]} on rank {lacking}"
+            )
+        order = sorted(everywhere)
+        return [
+            member._replace(rows=np.array([rows[number] for number in order]))
+            for member, rows in zip(self.members, numbered, strict=True)
+        ]
+
+    def _by_index(self) -> list[_Member]:
+        """Kernels with the same index, as far as all ranks have one."""
+        counts = [len(member.rows) for member in self.members]
+        if min(counts) != max(counts):
+            fewest = self.members[int(np.argmin(counts))].rank
+            self.notes.append(
+                f"{self.label}: rank {fewest} has {min(counts)} collectives, others up to {max(counts)}; those beyond "
+                "were left out"
+            )
+        return [member._replace(rows=member.rows[: min(counts)]) for member in self.members]
+
+
+def _occurrences(member: _Member) -> list[tuple[int, int]]:
+    """Sequence number of each kernel, and how many kernels had it before."""
+    seen: Counter[int] = Counter()
+    found = []
+    for seq in member.trace.seq[member.rows].tolist():
+        found.append((seq, seen[seq]))
+        seen[seq] += 1
+    return found
+
+
+def _verified(label: str, members: list[_Member], origin: int, tolerance: float) -> Collectives:
+    """The collectives, after a check of operation, size and end. Raises `_Refused` with the first that disagrees."""
+    ends = np.stack([member.trace.end[member.rows] for member in members], axis=1) - origin
+    starts = np.stack([member.trace.start[member.rows] for member in members], axis=1) - origin
+    sizes = np.stack([member.trace.bytes[member.rows] for member in members], axis=1)
+    operations = np.stack([member.operations() for member in members], axis=1)
+    skew = (ends.max(axis=1) - ends.min(axis=1)) * _NANOSECOND
+    other_operation = (operations != operations[:, :1]).any(axis=1)
+    other_size = (sizes != sizes[:, :1]).any(axis=1) & np.isin(operations[:, 0].astype(str), _EQUAL_SIZES)
+    wrong = np.flatnonzero(other_operation | other_size | (skew > tolerance))
+    if len(wrong):
+        index = int(wrong[0])
+        ranks = [member.rank for member in members]
+        if other_operation[index]:
+            reason = _difference(ranks, operations[index].tolist(), "performs")
+        elif other_size[index]:
+            reason = _difference(ranks, [f"{size} bytes" for size in sizes[index].tolist()], "sends")
+        else:
+            late = ranks[int(np.abs(ends[index] - np.median(ends[index])).argmax())]
+            reason = f"its ends lie {duration(skew[index])} apart, that of rank {late} farthest; {duration(tolerance)} are allowed"
+        raise _Refused(f"collective {index} of {len(ends)} disagrees: {reason}; {_CAUSES[index > 0]}")
+    first = members[0]
+    names = np.array(first.trace.names, dtype=object)[first.trace.name[first.rows]]
+    resolution = max(member.trace.resolution for member in members)
+    return Collectives(
+        group=label,
+        ranks=tuple(member.rank for member in members),
+        operations=tuple(operations[:, 0].tolist()),
+        names=tuple(names.tolist()),
+        bytes=sizes.max(axis=1),
+        enter=np.multiply(starts, _NANOSECOND, dtype=np.float64),
+        leave=np.multiply(ends, _NANOSECOND, dtype=np.float64),
+        error=np.full(ends.shape, resolution * _NANOSECOND),
+    )
+
+
+def _difference(ranks: list[int], values: list[str], verb: str) -> str:
+    """Who differs from the most common value."""
+    common = Counter(values).most_common(1)[0][0]
+    rank, other = next((rank, value) for rank, value in zip(ranks, values, strict=True) if value != common)
+    return f"rank {rank} {verb} {other}, the others {common}"
+
+
+def _ranks_text(ranks: tuple[int, ...]) -> str:
+    steps = {following - rank for rank, following in pairwise(ranks)}
+    if len(steps) <= 1 and min(steps, default=1) > 0:
+        step = min(steps, default=1)
+        return ranks_text(range(ranks[0], ranks[-1] + 1, step))
+    shown = ",".join(map(str, ranks[:_SHOWN_RANKS]))
+    return shown + (f",… {len(ranks)} in all" if len(ranks) > _SHOWN_RANKS else "")
