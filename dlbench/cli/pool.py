@@ -134,13 +134,10 @@ def _lines(event: Event) -> list[tuple[str, bool]]:
         case log.Running():
             return [(f"{event.job}: running", False)]
         case log.Ended():
-            reason = f": {event.reason}" if event.reason else ""
-            return [
-                (f"{event.job}: {event.status}, {event.iterations} iterations{reason}", event.status == "failed"),
-                *((f"{event.job}:   {line}", True) for line in event.error.splitlines()),
-            ]
+            what = f"{event.status}, {event.iterations} iterations: {event.reason}"
+            return [(f"{event.job}: {what}", event.status == "failed")]
         case log.GivenUp():
-            return [(f"{event.job}: given up: {event.reason}", True)]
+            return [(f"{event.job}: given up", True)]
         case log.PoolEnded():
             return [(f"ended: {event.reason}", False), *((f"could not be ended: {what}", True) for what in event.left)]
 

@@ -10,7 +10,7 @@ import os
 import signal
 import subprocess
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from time import monotonic, sleep
@@ -35,7 +35,7 @@ from dlbench.slurm.pool_log import (
     Status,
     read_pool_log,
 )
-from dlbench.slurm.pool_runs import Found, Records, has_output, last_lines, said
+from dlbench.slurm.pool_runs import Found, Records, has_output, last_lines, said, says_ok
 
 _SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)
 _USER_ERROR = 2
@@ -141,13 +141,17 @@ class Pool:
         for path in (self._logs, folder / RESULTS):
             path.mkdir(exist_ok=True)
         self._log = PoolLog(folder / LOG_NAME)
+        self._lost: OSError | None = None
         self._begin = 0.0
         self._names: list[str] = []
         self._waited_for: list[str] = []
         """Jobs that had not completed yet when the pool last looked after the timeout."""
 
     def run(self) -> PoolEnded:
-        """Run to the end, with nothing left behind where that can be helped."""
+        """Run to the end, with nothing left behind where that can be helped.
+
+        Raises `PreflightError` where the launcher cannot be started, `RunError` where the log could not be written.
+        """
         with self._signals.caught():
             self._begin = monotonic()
             self._write(self._started())
@@ -161,11 +165,18 @@ class Pool:
                 raise
             finally:
                 ended = self._end(reason or "an error of the pool itself")
+        if self._lost:
+            raise RunError(f"{self._experiment.folder / LOG_NAME} is not complete: {self._lost.strerror}")
         return ended
 
     def _write(self, event: Event) -> None:
-        self._log.write(event)
-        self._report(event)
+        """Log an event and tell of it. Neither a full disk nor a closed pipe keeps the pool from ending its runs."""
+        try:
+            self._log.write(event)
+        except OSError as error:
+            self._lost = error
+        with suppress(OSError):
+            self._report(event)
 
     def _started(self) -> PoolStarted:
         policy = self._policy
@@ -326,7 +337,8 @@ class Pool:
         return [slot.run for slot in self._slots if slot.run]
 
     def _end_in_peace(self) -> None:
-        self._look()
+        if not self._signals.received:  # a signal from SLURM ends the launchers too, which is no failure
+            self._look()
         runs = self._under_way()
         for run in runs:
             run.stopped = "terminated"
@@ -369,9 +381,10 @@ class Pool:
 def _status(run: _Run, code: int, found: Found) -> Status:
     """How a run has ended; one that was complete when the pool ended it is complete.
 
-    The exit code alone proves nothing: srun leaves with 0 where it has lost a node.
+    The exit code alone proves nothing: srun leaves with 0 where it has lost a node. A record that a file system does
+    not show yet is stood in for by the last word of the ranks.
     """
-    complete = found.end is not None and found.end.status == "completed"
+    complete = found.end.status == "completed" if found.end else says_ok(run.output) or says_ok(run.errors)
     if complete and (code == 0 or run.stopped):
         return "completed"
     return run.stopped or "failed"

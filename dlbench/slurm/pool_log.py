@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 from collections.abc import Iterator
 from pathlib import Path
 from time import time
@@ -9,7 +10,7 @@ from typing import Literal
 
 import msgspec
 
-from dlbench.errors import RecordError
+from dlbench.errors import PreflightError, RecordError
 
 LOG_NAME = "pool.jsonl"
 
@@ -117,15 +118,24 @@ _DECODER = msgspec.json.Decoder(Event)
 
 
 class PoolLog:
-    """Appends events to a file; each is there for readers at once."""
+    """Appends events to a file; each is there for readers at once.
+
+    Raises `PreflightError` while another pool writes to the file.
+    """
 
     def __init__(self, path: Path) -> None:
-        self._file = path.open("ab")
+        self._file = path.open("ab", buffering=0)
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            self._file.close()
+            raise PreflightError(f"{path}: another pool runs this experiment; wait for its end") from None
+        except OSError:
+            return  # a file system without locks
 
     def write(self, event: Event) -> None:
         """Append an event."""
         self._file.write(msgspec.json.encode(event) + b"\n")
-        self._file.flush()
 
     def close(self) -> None:
         """Close the file."""

@@ -89,6 +89,11 @@ def said(path: Path) -> str:
     return own[-1] if own else ""
 
 
+def says_ok(path: Path) -> bool:
+    """Whether the last line of what a run has written is the verdict of one that is complete."""
+    return last_lines(path).rpartition("\n")[2] == "OK"
+
+
 def _lines(path: Path) -> Iterator[str]:
     try:
         with path.open("rb") as file:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import re
@@ -9,20 +10,31 @@ import signal
 import subprocess
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 from builder import header
 
-from dlbench.errors import PreflightError
+from dlbench.errors import PreflightError, RunError
 from dlbench.slurm import pool
 from dlbench.slurm.job_launchers import JobLauncher, Ranks, Surroundings
 from dlbench.slurm.launchers import FAMILIES, Launch, Library
 from dlbench.slurm.pool import Policy, Pool
 from dlbench.slurm.pool_jobs import PoolExperiment, PoolJob
-from dlbench.slurm.pool_log import Ended, Event, GivenUp, JobTally, PoolEnded, PoolStarted, Running, Started
+from dlbench.slurm.pool_log import (
+    Ended,
+    Event,
+    GivenUp,
+    JobTally,
+    PoolEnded,
+    PoolLog,
+    PoolStarted,
+    Running,
+    Started,
+    read_pool_log,
+)
 from dlbench.slurm.processes import MARK_VARIABLE, marked
 
 RECORD = """
@@ -83,7 +95,12 @@ class Trial:
         settings = {"timeout": 0.3, "extension": 5.0, "grace": 5.0, "respawns": 2} | policy
         self.events: list[Event] = []
         self.folder = folder
-        self._pool = Pool(experiment, Shell(folder, scripts), Policy(**settings), self.events.append)
+        self.report: Callable[[Event], object] = self.events.append
+        launcher = Shell(folder, scripts)
+        self._pool = Pool(experiment, launcher, Policy(**settings), self._take)
+
+    def _take(self, event: Event) -> None:
+        self.report(event)
 
     def run(self) -> PoolEnded:
         ended = self._pool.run()
@@ -288,3 +305,34 @@ def test_ctrl_c_reaches_the_pool_alone(tmp_path: Path) -> None:
     trial.run()
     own = subprocess.run(["ps", "-o", "sid=", "-p", str(os.getpid())], capture_output=True, text=True, check=True)
     assert (tmp_path / "session").read_text().strip() != own.stdout.strip()
+
+
+def test_a_record_that_is_not_visible_yet_is_stood_in_for_by_the_verdict(tmp_path: Path) -> None:
+    trial = Trial(tmp_path, {"a": "echo '# header'; echo OK"})
+    ended = trial.run()
+    assert tally(ended, "a").completed >= 1
+    assert (tally(ended, "a").failed, tally(ended, "a").iterations) == (0, 0)
+
+
+def test_a_closed_pipe_keeps_no_run_from_its_end(tmp_path: Path) -> None:
+    trial = Trial(tmp_path, {"a": COMPLETES, "b": ENDLESS}, extension=0.0)
+
+    def broken(_: Event) -> None:
+        raise BrokenPipeError
+
+    trial.report = broken
+    assert trial.run().exit_code == 0
+    assert len(read_pool_log(tmp_path / "pool.jsonl")) > 5
+
+
+def test_a_full_disk_ends_the_pool_with_an_error_and_all_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    trial = Trial(tmp_path, {"a": ENDLESS})
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(PoolLog, "write", full)
+    with pytest.raises(RunError, match="pool.jsonl is not complete: No space left on device"):
+        trial.run()
+    assert [event.status for event in trial.of(Ended)] == ["terminated"]
+    assert marked({event.run for event in trial.of(Started)}) == {}

@@ -170,3 +170,10 @@ def test_a_plan_of_several_experiments_is_refused(tmp_path: Path) -> None:
     write_plan(plan, tmp_path / "experiment.yaml")
     with pytest.raises(SpecError, match="experiment.yaml: expected one experiment, found 2"):
         load(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["a/b", "../a", "a b", "-a"])
+def test_a_name_that_cannot_be_that_of_a_file_is_refused(name: str, tmp_path: Path) -> None:
+    write(tmp_path, reserved(name, 4, "n1"))
+    with pytest.raises(SpecError, match=f"job '{name}': expected a name of letters, digits and"):
+        load(tmp_path)

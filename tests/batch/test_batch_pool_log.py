@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from dlbench.errors import RecordError
+from dlbench.errors import PreflightError, RecordError
 from dlbench.slurm.pool_log import Ended, Event, GivenUp, JobTally, PoolEnded, PoolLog, Running, Started, read_pool_log
 
 STARTED = Started(time=10.0, job="a", attempt=1, run="a-1-f00", command=["srun", "-n", "2"])
@@ -48,6 +48,15 @@ def test_a_second_pool_appends(tmp_path: Path) -> None:
     for event in (STARTED, ENDED):
         PoolLog(tmp_path / "pool.jsonl").write(event)
     assert read_pool_log(tmp_path / "pool.jsonl") == [STARTED, ENDED]
+
+
+def test_two_pools_do_not_run_one_experiment_at_the_same_time(tmp_path: Path) -> None:
+    path = tmp_path / "pool.jsonl"
+    first = PoolLog(path)
+    with pytest.raises(PreflightError, match=f"{path}: another pool runs this experiment; wait for its end"):
+        PoolLog(path)
+    first.close()
+    PoolLog(path).close()
 
 
 def test_a_pool_that_has_not_begun_has_no_events(tmp_path: Path) -> None:

@@ -102,6 +102,9 @@ def test_a_cancelled_batch_job_keeps_every_finished_iteration(cluster: Testbed, 
 
     after = {record.header.job: len(record.iterations) for record in records(tmp_path)}
     assert all(after[name] >= before[name] > 1 for name in ("a", "b"))
+    end = last(tmp_path)
+    assert (end.reason, end.exit_code) == ("SIGTERM", 143)
+    assert [(tally.iterations, tally.failed) for tally in end.jobs] == [(after["a"], 0), (after["b"], 0)]
 
 
 def test_ranks_without_their_srun_and_ranks_that_do_not_end_are_killed(cluster: Testbed, tmp_path: Path) -> None:
