@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import os
-import shlex
 import sys
-from argparse import ArgumentTypeError
 from collections.abc import Sequence
-from typing import NoReturn
 
 import typer
 
-from dlbench.arguments import ArgumentParser, at_least
-from dlbench.errors import OptionError, PreflightError
+from dlbench.arguments import ArgumentParser
+from dlbench.cli.launching import add_launch_arguments, start
+from dlbench.errors import OptionError
 from dlbench.runtime.options import check_request, parse_request, run_parser
 from dlbench.slurm.launchers import blas_threads, plan_launch
 from dlbench.strategies import STRATEGIES, get_strategy
@@ -52,7 +50,7 @@ def run(argv: Sequence[str]) -> None:
     own, rank_arguments = _own_options(strategy).parse_known_args(arguments)
     parser = run_parser(f"dlbench run {strategy}", strategy)
     parser.usage = f"dlbench run {strategy} -n N [options]"
-    _add_own_options(parser)
+    add_launch_arguments(parser)
     request = parse_request(strategy, parser, rank_arguments)
     if own.ranks is None:
         raise OptionError(f"how many ranks? e.g. dlbench run {strategy} -n 4")
@@ -60,33 +58,7 @@ def run(argv: Sequence[str]) -> None:
     launch = plan_launch(own.launcher, own.ranks, os.environ, own.launcher_args)
     threads = blas_threads(own.ranks) if request.run.compute == "gemm" else {}
     program = [sys.executable, "-m", f"dlbench.{strategy}", *rank_arguments]
-    _start([*launch.command, *own.launcher_args, *program], {**launch.environment, **threads}, dry_run=own.dry_run)
-
-
-def _start(command: Sequence[str], environment: dict[str, str], *, dry_run: bool) -> None:
-    # What the user has set in the environment is kept.
-    added = {name: value for name, value in environment.items() if name not in os.environ}
-    if dry_run:
-        # The name of an assignment must not be quoted, or the shell takes the whole for a command.
-        print(*(f"{name}={shlex.quote(value)}" for name, value in added.items()), shlex.join(command))
-        return
-    _become(command, {**os.environ, **added})
-
-
-def _become(command: Sequence[str], environment: dict[str, str]) -> NoReturn:
-    """Replace this process by the launcher, so that signals reach it and its exit code is ours."""
-    sys.stdout.flush()
-    try:
-        os.execvpe(command[0], list(command), environment)
-    except OSError as error:
-        raise PreflightError(f"cannot start {command[0]}: {error.strerror}") from None
-
-
-def _shell_words(text: str) -> list[str]:
-    try:
-        return shlex.split(text)
-    except ValueError as error:
-        raise ArgumentTypeError(f"{text!r} cannot be split into words: {error}") from None
+    start([*launch.command, *own.launcher_args, *program], {**launch.environment, **threads}, dry_run=own.dry_run)
 
 
 def _split_strategy(argv: Sequence[str]) -> tuple[str, list[str]]:
@@ -100,28 +72,11 @@ def _split_strategy(argv: Sequence[str]) -> tuple[str, list[str]]:
 def _overview() -> ArgumentParser:
     parser = ArgumentParser(prog="dlbench run", description=HELP, epilog=EXAMPLES)
     parser.add_argument("strategy", metavar="STRATEGY", help=", ".join(STRATEGIES))
-    _add_own_options(parser)
+    add_launch_arguments(parser)
     return parser
 
 
 def _own_options(strategy: str) -> ArgumentParser:
     parser = ArgumentParser(prog=f"dlbench run {strategy}", add_help=False)
-    _add_own_options(parser)
+    add_launch_arguments(parser)
     return parser
-
-
-def _add_own_options(parser: ArgumentParser) -> None:
-    launch = parser.add_argument_group("how to launch")
-    launch.add_argument("-n", "--ranks", type=at_least(1), metavar="N", help="number of ranks")
-    launch.add_argument(
-        "--launcher", default="auto", metavar="NAME", help="auto (default), srun, or the path of an mpiexec"
-    )
-    launch.add_argument(
-        "--launcher-args",
-        type=_shell_words,
-        default=[],
-        metavar="TEXT",
-        help="more arguments for the launcher, quoted as for a shell: --launcher-args='-hosts a,b'; "
-        "dlbench then assumes nothing about the hosts",
-    )
-    launch.add_argument("--dry-run", action="store_true", help="print the command and leave")

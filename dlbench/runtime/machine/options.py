@@ -35,6 +35,13 @@ class PreflightOptions(msgspec.Struct, frozen=True, kw_only=True):
     hop_timeout: float
     json: bool
 
+    def arguments(self) -> list[str]:
+        """The command line of a rank that has these options."""
+        counts = (("-n", self.ranks), ("--ranks-per-node", self.ranks_per_node))
+        given = [(name, str(value)) for name, value in counts if value is not None]
+        given += [("--clock-limit", repr(self.clock_limit)), ("--hop-timeout", repr(self.hop_timeout))]
+        return [word for pair in given for word in pair] + ["--json"] * self.json
+
     def asked(self, environment: Mapping[str, str]) -> Asked:
         """What the ranks should look like, by the options and the allocation."""
         tasks = None if self.ranks else _count(environment, "SLURM_NTASKS")

@@ -94,6 +94,7 @@ class Ring:
         times = []
         for number in range(rounds):
             self._write(send, size, number)
+            self._comm.Recv(_signal(), self._next, _TAG)  # the other side must not be busy with the message before
             begin = perf_counter_ns()
             self._comm.Send(send, self._next, _TAG)
             self._comm.Recv(receive, self._next, _TAG)
@@ -107,6 +108,7 @@ class Ring:
             send, receive = _words(size), _words(size)
             for number in range(rounds):
                 self._write(send, size, number)
+                self._comm.Send(_signal(), self._previous, _TAG)
                 self._comm.Recv(receive, self._previous, _TAG)
                 self._comm.Send(send, self._previous, _TAG)
                 self._verify(receive, self._previous, number)
