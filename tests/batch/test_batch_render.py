@@ -90,8 +90,10 @@ def test_the_script_loads_modules_sets_the_environment_checks_the_machine_and_be
     ]
     assert lines[8:11] == ["export NCCL_IB_SL=1", "export UCX_IB_SL=1", "export SRUN_CPUS_PER_TASK=8"]
     assert lines[11] == "export PATH='/opt/my env'/bin:\"$PATH\""
-    assert lines[12].startswith("dlbench preflight ")
-    assert lines[13:] == ["exec dlbench pool /campaign/mix-000 --launcher auto"]
+    assert lines[12:] == [
+        "dlbench preflight /campaign/mix-000 --launcher auto",
+        "exec dlbench pool /campaign/mix-000 --launcher auto",
+    ]
 
 
 def test_slurm_chooses_the_nodes_of_a_queued_experiment() -> None:

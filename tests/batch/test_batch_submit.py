@@ -153,7 +153,9 @@ import sys
 from pathlib import Path
 from dlbench.slurm import submit
 from dlbench.slurm.campaign import open_campaign
-program = "import signal, sys, time; signal.signal(2, lambda *_: sys.exit(130)); print('ready', flush=True); time.sleep(60)"
+program = (
+    "import signal, sys, time; signal.signal(2, lambda *_: sys.exit(130)); print('ready', flush=True); time.sleep(60)"
+)
 submit._pool = lambda folder, _: [sys.executable, "-c", program]
 campaign = open_campaign(Path(sys.argv[1]))
 sys.exit(submit.run_here(campaign, campaign.plan.experiments, print))
