@@ -197,7 +197,7 @@ def job_launcher(
     srun_flags: tuple[str, ...] = (),
     scratch: Path,
 ) -> JobLauncher:
-    """The launcher of that name; auto: srun in an allocation whose SLURM knows the MPI's way to connect, else mpiexec.
+    """The launcher of that name; auto: srun in an allocation, if it can connect the ranks of this MPI, else mpiexec.
 
     `ranks` counts those of all jobs together. Raises `UserError` where there is no such launcher, or it cannot be used.
     """
@@ -212,12 +212,14 @@ def job_launcher(
     if choice == "srun" and job is None:
         raise OptionError("--launcher srun needs a SLURM allocation; use --launcher mpiexec on this machine")
     if choice == "auto":
-        choice = "srun" if job and (not family.launcher_mark or _srun_knows(family.pmi)) else "mpiexec"
+        choice = "srun" if job and (not family.launcher_mark or _srun_connects(family.pmi, srun_flags)) else "mpiexec"
     return LAUNCHERS[choice](surroundings)
 
 
-def _srun_knows(pmi: str) -> bool:
+def _srun_connects(pmi: str, flags: tuple[str, ...]) -> bool:
+    """Whether a trial step starts: a plugin that `srun --mpi=list` shows may lack its library."""
     try:
-        return pmi in slurm_output(["srun", "--mpi=list"]).split()
+        slurm_output(["srun", f"--mpi={pmi}", "-N1", "-n1", "--exact", "--overlap", *flags, "true"])
     except RunError:
         return False
+    return True

@@ -305,7 +305,8 @@ class Pool:
         if code == _USER_ERROR:
             self._give_up(slot, reason)
         elif slot.failures > self._policy.respawns:
-            self._give_up(slot, f"failed {slot.failures} times in a row: {reason}; see {run.errors}")
+            often = f"{slot.failures} times in a row" if slot.failures > 1 else "once"
+            self._give_up(slot, f"failed {often}: {reason}; see {run.errors}")
 
     def _give_up(self, slot: _Slot, reason: str) -> None:
         slot.given_up = reason

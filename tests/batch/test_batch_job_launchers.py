@@ -224,13 +224,13 @@ class TestChoice:
     def test_this_machine_has_mpiexec(self) -> None:
         assert isinstance(self.choose("auto", {}), Mpiexec)
 
-    @pytest.mark.parametrize(("types", "kind"), [("none pmi2", Srun), ("none pmix_v4", Mpiexec)])
-    def test_an_allocation_has_srun_if_it_connects_this_mpi(
-        self, types: str, kind: type[JobLauncher], commands: Path
+    @pytest.mark.parametrize(("script", "kind"), [("true", Srun), ("echo 'Invalid MPI type' >&2; exit 1", Mpiexec)])
+    def test_an_allocation_has_srun_if_a_step_of_this_mpi_starts(
+        self, script: str, kind: type[JobLauncher], commands: Path
     ) -> None:
-        program(commands, "srun", f"printf 'MPI plugin types are...\\n\\t{types}\\n'")
+        program(commands, "srun", script)
         assert isinstance(self.choose("auto", self.INSIDE), kind)
-        assert calls(commands, "srun") == ["srun --mpi=list"]
+        assert calls(commands, "srun") == ["srun --mpi=pmi2 -N1 -n1 --exact --overlap true"]
 
     def test_mpiexec_can_be_asked_for_in_an_allocation(self) -> None:
         assert isinstance(self.choose("mpiexec", self.INSIDE), Mpiexec)

@@ -199,18 +199,16 @@ def test_a_job_is_running_once_its_ranks_have_written_something(tmp_path: Path) 
     assert running.time - start.time > 0.15
 
 
-@pytest.mark.parametrize(("respawns", "starts"), [(0, 1), (2, 3)])
+@pytest.mark.parametrize(("respawns", "starts", "often"), [(0, 1, "once"), (2, 3, "3 times in a row")])
 def test_a_job_that_fails_is_given_up_after_its_respawns_and_the_others_go_on(
-    tmp_path: Path, respawns: int, starts: int
+    tmp_path: Path, respawns: int, starts: int, often: str
 ) -> None:
     trial = Trial(tmp_path, {"bad": CRASHES, "good": COMPLETES}, respawns=respawns)
     ended = trial.run()
     assert ended.exit_code == 1
     bad = tally(ended, "bad")
     assert (bad.starts, bad.failed, bad.completed) == (starts, starts, 0)
-    assert bad.given_up.startswith(
-        f"failed {starts} times in a row: exit code 1: FAILED: rank 1 (n1, cpu) failed; see "
-    )
+    assert bad.given_up.startswith(f"failed {often}: exit code 1: FAILED: rank 1 (n1, cpu) failed; see ")
     assert [event.reason for event in trial.of(GivenUp)] == [bad.given_up]
     assert tally(ended, "good").completed > 1
     failure = trial.of(Ended, "bad")[0]
@@ -326,7 +324,7 @@ def test_a_closed_pipe_keeps_no_run_from_its_end(tmp_path: Path) -> None:
 
 
 def test_a_full_disk_ends_the_pool_with_an_error_and_all_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    trial = Trial(tmp_path, {"a": ENDLESS})
+    trial = Trial(tmp_path, {"a": ENDLESS}, extension=0.0)
 
     def full(*_: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
