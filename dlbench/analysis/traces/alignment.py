@@ -215,31 +215,18 @@ def _occurrences(member: _Member) -> list[tuple[int, int]]:
 
 def _verified(label: str, members: list[_Member], origin: int, tolerance: float) -> Collectives:
     """The collectives, after a check of operation, size and end. Raises `_Refused` with the first that disagrees."""
-    ends = np.stack([member.trace.end[member.rows] for member in members], axis=1) - origin
     starts = np.stack([member.trace.start[member.rows] for member in members], axis=1) - origin
+    ends = np.stack([member.trace.end[member.rows] for member in members], axis=1) - origin
     sizes = np.stack([member.trace.bytes[member.rows] for member in members], axis=1)
     operations = np.stack([member.operations() for member in members], axis=1)
-    skew = (ends.max(axis=1) - ends.min(axis=1)) * _NANOSECOND
-    other_operation = (operations != operations[:, :1]).any(axis=1)
-    other_size = (sizes != sizes[:, :1]).any(axis=1) & np.isin(operations[:, 0].astype(str), _EQUAL_SIZES)
-    wrong = np.flatnonzero(other_operation | other_size | (skew > tolerance))
-    if len(wrong):
-        index = int(wrong[0])
-        ranks = [member.rank for member in members]
-        if other_operation[index]:
-            reason = _difference(ranks, operations[index].tolist(), "performs")
-        elif other_size[index]:
-            reason = _difference(ranks, [f"{size} bytes" for size in sizes[index].tolist()], "sends")
-        else:
-            late = ranks[int(np.abs(ends[index] - np.median(ends[index])).argmax())]
-            reason = f"its ends lie {duration(skew[index])} apart, that of rank {late} farthest; {duration(tolerance)} are allowed"
-        raise _Refused(f"collective {index} of {len(ends)} disagrees: {reason}; {_CAUSES[index > 0]}")
+    ranks = tuple(member.rank for member in members)
+    _check_equal(ranks, operations, sizes, ends, tolerance)
     first = members[0]
     names = np.array(first.trace.names, dtype=object)[first.trace.name[first.rows]]
     resolution = max(member.trace.resolution for member in members)
     return Collectives(
         group=label,
-        ranks=tuple(member.rank for member in members),
+        ranks=ranks,
         operations=tuple(operations[:, 0].tolist()),
         names=tuple(names.tolist()),
         bytes=sizes.max(axis=1),
@@ -249,11 +236,38 @@ def _verified(label: str, members: list[_Member], origin: int, tolerance: float)
     )
 
 
-def _difference(ranks: list[int], values: list[str], verb: str) -> str:
-    """Who differs from the most common value."""
-    common = Counter(values).most_common(1)[0][0]
-    rank, other = next((rank, value) for rank, value in zip(ranks, values, strict=True) if value != common)
-    return f"rank {rank} {verb} {other}, the others {common}"
+def _check_equal(
+    ranks: tuple[int, ...],
+    operations: NDArray[np.object_],
+    sizes: NDArray[np.int64],
+    ends: NDArray[np.int64],
+    tolerance: float,
+) -> None:
+    """Raise `_Refused` with the first collective on which ranks disagree. Shape of all: (collectives, ranks)."""
+    skew = np.ptp(ends, axis=1) * _NANOSECOND
+    other_operation = (operations != operations[:, :1]).any(axis=1)
+    equal_sizes = np.isin(operations[:, 0].astype(str), _EQUAL_SIZES)
+    other_size = equal_sizes & (sizes != sizes[:, :1]).any(axis=1)
+    wrong = np.flatnonzero(other_operation | other_size | (skew > tolerance))
+    if not len(wrong):
+        return
+    index = int(wrong[0])
+    if other_operation[index]:
+        reason = _difference(ranks, [f"performs {name}" for name in operations[index]])
+    elif other_size[index]:
+        reason = _difference(ranks, [f"sends {size} bytes" for size in sizes[index]])
+    else:
+        farthest = ranks[int(np.abs(ends[index] - np.median(ends[index])).argmax())]
+        apart = f"its ends lie {duration(skew[index])} apart, that of rank {farthest} farthest"
+        reason = f"{apart}; {duration(tolerance)} are allowed"
+    raise _Refused(f"collective {index} of {len(ends)} disagrees: {reason}; {_CAUSES[index > 0]}")
+
+
+def _difference(ranks: tuple[int, ...], values: list[str]) -> str:
+    """Which rank differs from what most do."""
+    usual = Counter(values).most_common(1)[0][0]
+    rank, other = next((rank, value) for rank, value in zip(ranks, values, strict=True) if value != usual)
+    return f"rank {rank} {other}, most ranks {usual.split(maxsplit=1)[1]}"
 
 
 def _ranks_text(ranks: tuple[int, ...]) -> str:

@@ -33,7 +33,8 @@ _decode_mapping = msgspec.json.Decoder(dict[str, Any]).decode
 
 _EVENTS_KEY = re.compile(rb'"traceEvents"\s*:\s*\[')
 _BETWEEN = re.compile(rb"[\s,]*")
-_TOKEN = re.compile(rb'"(?:[^"\\]|\\.)*"|[{}\[\]]', re.DOTALL)
+_TOKEN = re.compile(rb'"(?:[^"\\]|\\.)*"?|[{}\[\]]', re.DOTALL)
+"""A bracket, or a string, which may lack its end where the text has one."""
 _RESUME = re.compile(
     rb',\s*(?=\{\s*"(?:ph|cat|name|ts|pid|tid)"\s*:)'
     rb'|(?=\]\s*,\s*"(?:traceName|displayTimeUnit|baseTimeNanoseconds|distributedInfo|schemaVersion)"\s*:)'
@@ -174,20 +175,20 @@ class TraceReader:
 
     def _cut(self, text: bytes) -> tuple[list[Event], int]:
         """The whole events at the begin of a text, and how many of its bytes they are."""
-        offset = self._source.size - len(text)
-        for comma in islice(_commas(text), _ATTEMPTS):
-            array = b"[%b]" % text[:comma]
+        commas = list(islice(_commas(text), _ATTEMPTS))
+        for comma in commas:
             try:
-                return _decode_events(array), comma + 1
+                return _decode_events(b"[%b]" % text[:comma]), comma + 1
             except _NO_JSON:
-                mended, times, first = repaired(array)
-            if times:
-                try:
-                    events = _decode_events(mended)
-                except _NO_JSON:
-                    continue
-                self._mended.add(offset + first - 1, times)
-                return events, comma + 1
+                continue
+        for comma in commas[:1]:
+            mended, times, first = repaired(b"[%b]" % text[:comma])
+            try:
+                events = _decode_events(mended)
+            except _NO_JSON:
+                continue
+            self._mended.add(self._source.size - len(text) + first - 1, times)
+            return events, comma + 1
         return self._salvage(text, final=False)
 
     def _salvage(self, text: bytes, *, final: bool) -> tuple[list[Event], int]:

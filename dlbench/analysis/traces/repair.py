@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import re
 
-_TOKEN = re.compile(rb'"(?:[^"\\]|\\.)*"|-?\b(?:NaN|nan|Infinity|inf)\b', re.DOTALL)
-_CONTROL = re.compile(rb"[\x00-\x1f]")
-_ESCAPE = re.compile(
-    rb'\\(?:["\\/bfnrt]|u(?![dD][89a-fA-F])[0-9a-fA-F]{4}|u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|(.?))',
+_LITERAL = rb"-?\b(?:NaN|nan|Infinity|inf)\b"
+_ESCAPED = rb'["\\/bfnrt]|u(?![dD][89a-fA-F])[0-9a-fA-F]{4}|u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}'
+"""What may follow a backslash; a surrogate only with its partner."""
+_TOKEN = re.compile(
+    rb'(?:[^"NnIi-]++|(?!%b)[NnIi-]|"(?:[^"\\\x00-\x1f\x80-\xff]|\\(?:%b))*+")++' % (_LITERAL, _ESCAPED)
+    + rb'|(?P<literal>%b)|(?P<string>"(?:[^"\\]|\\.)*")' % _LITERAL,
     re.DOTALL,
 )
-"""A valid escape, where a surrogate has its partner, or a backslash with what follows it."""
+"""A sound stretch of any length, or one token that may need mending."""
+_CONTROL = re.compile(rb"[\x00-\x1f]")
+_ESCAPE = re.compile(rb"\\(?:%b|(.?))" % _ESCAPED, re.DOTALL)
 
 
 def repaired(text: bytes) -> tuple[bytes, int, int]:
@@ -23,7 +27,9 @@ def repaired(text: bytes) -> tuple[bytes, int, int]:
 
     def mend(token: re.Match[bytes]) -> bytes:
         found = token[0]
-        mended = _string(found) if found.startswith(b'"') else b"null"
+        if token.lastgroup is None:
+            return found
+        mended = b"null" if token.lastgroup == "literal" else _string(found)
         if mended != found:
             changes.append(token.start())
         return mended
