@@ -47,7 +47,7 @@ def read(tmp_path: Path) -> Callable[[bytes], Communication]:
 
 
 def stays(found: Communication) -> list[int]:
-    return (found.end - found.start).tolist()
+    return [int(stay) for stay in found.end - found.start]
 
 
 def notes(found: Communication) -> list[str]:
@@ -213,7 +213,8 @@ def test_a_kernel_without_a_valid_time_is_dropped_and_counted(
 
 def test_identities_of_any_type_are_taken(read: Callable[[bytes], Communication]) -> None:
     huge = 10**40
-    for pid, tid, correlation in (("7", "stream 3", "12"), (huge, -1, huge), (None, [], {}), (1.5, True, "x")):
+    tracks: list[list[Any]] = [["7", "stream 3", "12"], [huge, -1, huge], [None, [], {}], [1.5, True, "x"]]
+    for pid, tid, correlation in tracks:
         args = {"correlation": correlation, "External id": correlation, "stream": "7", "Seq": huge}
         event = {"ph": "X", "cat": "kernel", "name": "nccl", "pid": pid, "tid": tid, "ts": 1, "dur": 2, "args": args}
         text, _ = with_event(b", " + json.dumps(event).encode())
