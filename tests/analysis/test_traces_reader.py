@@ -175,6 +175,7 @@ def test_an_event_that_no_json_reader_takes_is_mended(
         b', {"ph": "X", "args": {"a": {}',
         b', {"ph": "X", "name": "no end',
         b', {"ph": "X", "args": [1]}',
+        b', {"ph": "X", "name": 7, "pid": []}',
     ],
 )
 def test_a_damaged_event_is_dropped_and_those_around_it_are_kept(
@@ -213,7 +214,7 @@ def test_a_kernel_without_a_valid_time_is_dropped_and_counted(
 
 def test_identities_of_any_type_are_taken(read: Callable[[bytes], Communication]) -> None:
     huge = 10**40
-    tracks: list[list[Any]] = [["7", "stream 3", "12"], [huge, -1, huge], [None, [], {}], [1.5, True, "x"]]
+    tracks: list[list[Any]] = [["7", "stream 3", "12"], [huge, -1, huge], [None, None, []], [1.5, 2, "x"]]
     for pid, tid, correlation in tracks:
         args = {"correlation": correlation, "External id": correlation, "stream": "7", "Seq": huge}
         event = {"ph": "X", "cat": "kernel", "name": "nccl", "pid": pid, "tid": tid, "ts": 1, "dur": 2, "args": args}

@@ -12,13 +12,12 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from dlbench.analysis.traces.format import NO_TIME, UNKNOWN, Args, Event, integer, nanoseconds
+from dlbench.analysis.traces.format import NO_ARGS, NO_TIME, UNKNOWN, Args, Event, integer, nanoseconds
 from dlbench.analysis.traces.kernels import CommunicationKernels, message_bytes, operation
 from dlbench.analysis.traces.reader import TraceReader
 
 T = TypeVar("T", bound=Hashable)
 
-_NO_ARGS = Args()
 _NANOSECONDS_PER_MICROSECOND = 1000
 
 
@@ -109,7 +108,7 @@ class CommunicationColumns:
     def add(self, events: list[Event]) -> None:
         """Append communication kernels."""
         for event in events:
-            args = event.args or _NO_ARGS
+            args = event.args or NO_ARGS
             self._codes.append(self._groups[_group(args)])
             self._codes.append(self._operations[operation(event)])
             self._codes.append(self._names[str(event.name)])

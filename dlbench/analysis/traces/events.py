@@ -5,7 +5,7 @@ from __future__ import annotations
 from array import array
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,9 +15,8 @@ from dlbench.analysis.traces.communication import (
     Communication,
     CommunicationColumns,
     base_nanoseconds,
-    rank_of,
 )
-from dlbench.analysis.traces.format import NO_TIME, UNKNOWN, Args, Event, integer, nanoseconds
+from dlbench.analysis.traces.format import NO_ARGS, NO_TIME, UNKNOWN, Event, integer, nanoseconds
 from dlbench.analysis.traces.kernels import CommunicationKernels
 from dlbench.analysis.traces.reader import TraceReader
 
@@ -33,14 +32,16 @@ _CATEGORIES = {
 }
 """Old spellings."""
 _SLICE, _FLOW_START, _FLOW_END = "X", "s", "f"
-_NO_ARGS = Args()
+
+
+Identity: TypeAlias = int | float | str | None
 
 
 class Track(NamedTuple):
     """Where events follow each other: a thread of a process, or a stream of a device."""
 
-    pid: int | str
-    tid: int | str
+    pid: Identity
+    tid: Identity
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -81,7 +82,7 @@ class Events:
     world_size: int | None
     names: list[str]
     categories: list[str]
-    """In the new spelling."""
+    """In the new spelling; one that the file spells in two ways stands twice."""
     tracks: list[Track]
     name: NDArray[np.int32]
     category: NDArray[np.int32]
@@ -130,33 +131,41 @@ class _Columns:
 
     def __init__(self, kernels: CommunicationKernels) -> None:
         self._communicates = kernels
-        self._names: Codes[str] = Codes()
-        self._categories: Codes[str] = Codes()
-        self._tracks: Codes[Track] = Codes()
-        self._codes = array("i")
-        self._times = array("q")
-        self._ids = array("q")
-        self._flow_codes = array("i")
-        self._flows = array("q")
+        self._names: Codes[str | None] = Codes()
+        self._categories: Codes[str | None] = Codes()
+        self._tracks: Codes[tuple[Identity, Identity]] = Codes()
+        self._slices = _Places()
+        self._durations = array("q")
+        self._name = array("i")
+        self._correlation = array("q")
+        self._external_id = array("q")
+        self._ends = _Places()
+        self._begins = array("b")
+        self._flow_id = array("q")
         self._waits = array("q")
         self._communication = CommunicationColumns()
         self._communication_events = array("q")
-        self._count = 0
 
     def add(self, batch: list[Event]) -> None:
+        """Append a batch."""
         slices = [event for event in batch if event.ph == _SLICE]
-        for event in slices:
-            args = event.args or _NO_ARGS
-            self._codes.extend((self._names[str(event.name)], self._category(event), self._track(event)))
-            self._ids.extend((integer(args.correlation), integer(args.external_id)))
-        self._times.frombytes(nanoseconds([time for event in slices for time in (event.ts, event.dur)]).tobytes())
         self._add_communication(slices)
         self._add_waits(slices)
-        self._add_flows([event for event in batch if event.ph in (_FLOW_START, _FLOW_END)])
-        self._count += len(slices)
+        self._add_places(self._slices, slices)
+        names = self._names
+        args = [event.args or NO_ARGS for event in slices]
+        self._name.extend([names[event.name] for event in slices])
+        self._durations.frombytes(nanoseconds([event.dur for event in slices]).tobytes())
+        self._correlation.extend(_integers([each.correlation for each in args]))
+        self._external_id.extend(_integers([each.external_id for each in args]))
+        if ends := [event for event in batch if event.ph in (_FLOW_START, _FLOW_END)]:
+            self._add_places(self._ends, ends)
+            self._begins.extend([event.ph == _FLOW_START for event in ends])
+            self._flow_id.extend(_integers([event.id for event in ends]))
 
     def of(self, reader: TraceReader) -> Events:
-        start, duration = np.array(self._times, dtype=np.int64).reshape(-1, 2).T
+        """The events by start, once the trace is read."""
+        start, duration = _int64(self._slices.time), _int64(self._durations)
         timed = (start != NO_TIME) & (duration >= 0)
         order = np.flatnonzero(timed)[np.lexsort((-duration[timed], start[timed]))]
         row = np.full(len(start), UNKNOWN, dtype=np.int64)
@@ -166,75 +175,81 @@ class _Columns:
         if lost := len(start) - len(order):
             notes = [*notes, f"{reader.path}: {lost} events without a valid ts and dur were dropped"]
         base = base_nanoseconds(reader.metadata)
-        codes = np.array(self._codes, dtype=np.int32).reshape(-1, 3)[order]
-        ids = np.array(self._ids, dtype=np.int64).reshape(-1, 2)[order]
-        rank, world_size = rank_of(reader.metadata)
+        categories = [_CATEGORIES.get(name or "", name or "") for name in self._categories]
         return Events(
             path=reader.path,
-            rank=rank,
-            world_size=world_size,
-            names=list(self._names),
-            categories=list(self._categories),
-            tracks=list(self._tracks),
-            name=codes[:, 0],
-            category=codes[:, 1],
-            track=codes[:, 2],
+            rank=communication.rank,
+            world_size=communication.world_size,
+            names=[name or "" for name in self._names],
+            categories=categories,
+            tracks=[Track(*track) for track in self._tracks],
+            name=_int32(self._name)[order],
+            category=_int32(self._slices.category)[order],
+            track=_int32(self._slices.track)[order],
             start=start[order] + base,
             duration=duration[order],
-            correlation=ids[:, 0],
-            external_id=ids[:, 1],
-            flows=self._flows_of(base),
+            correlation=_int64(self._correlation)[order],
+            external_id=_int64(self._external_id)[order],
+            flows=self._flows(base),
             waits=self._waits_of(row),
             communication=communication,
-            communication_events=row[np.array(self._communication_events, dtype=np.int64)[kept]],
+            communication_events=row[_int64(self._communication_events)[kept]],
             notes=notes,
         )
 
-    def _category(self, event: Event) -> int:
-        given = str(event.cat)
-        return self._categories[_CATEGORIES.get(given, given)]
-
-    def _track(self, event: Event) -> int:
-        return self._tracks[Track(_identity(event.pid), _identity(event.tid))]
+    def _add_places(self, places: _Places, events: list[Event]) -> None:
+        categories, tracks = self._categories, self._tracks
+        places.category.extend([categories[event.cat] for event in events])
+        places.track.extend([tracks[event.pid, event.tid] for event in events])
+        places.time.frombytes(nanoseconds([event.ts for event in events]).tobytes())
 
     def _add_communication(self, slices: list[Event]) -> None:
-        places = [place for place, event in enumerate(slices) if self._communicates(event)]
+        count, communicates = len(self._name), self._communicates
+        places = [place for place, event in enumerate(slices) if communicates(event)]
         self._communication.add([slices[place] for place in places])
-        self._communication_events.extend(self._count + place for place in places)
+        self._communication_events.extend([count + place for place in places])
 
     def _add_waits(self, slices: list[Event]) -> None:
+        count = len(self._name)
         for place, event in enumerate(slices):
-            args = event.args
-            if args is not None and (args.wait_on_stream is not None or args.wait_on_correlation is not None):
-                waited = integer(args.wait_on_stream), integer(args.wait_on_correlation)
-                self._waits.extend((self._count + place, *waited))
+            if event.cat == "cuda_sync" and event.args is not None:
+                waited = integer(event.args.wait_on_stream), integer(event.args.wait_on_correlation)
+                if waited != (UNKNOWN, UNKNOWN):
+                    self._waits.extend((count + place, *waited))
 
-    def _add_flows(self, ends: list[Event]) -> None:
-        for event in ends:
-            self._flow_codes.extend((event.ph == _FLOW_START, self._category(event), self._track(event)))
-        times = nanoseconds([event.ts for event in ends]).tolist()
-        for event, time in zip(ends, times, strict=True):
-            self._flows.extend((integer(event.id), time))
-
-    def _flows_of(self, base: int) -> Flows:
-        codes = np.array(self._flow_codes, dtype=np.int32).reshape(-1, 3)
-        values = np.array(self._flows, dtype=np.int64).reshape(-1, 2)
-        usable = (values[:, 0] != UNKNOWN) & (values[:, 1] != NO_TIME)
-        codes, values = codes[usable], values[usable]
+    def _flows(self, base: int) -> Flows:
+        ids, time = _int64(self._flow_id), _int64(self._ends.time)
+        usable = (ids != UNKNOWN) & (time != NO_TIME)
         return Flows(
-            id=values[:, 0],
-            begins=codes[:, 0] > 0,
-            category=codes[:, 1],
-            track=codes[:, 2],
-            time=values[:, 1] + base,
+            id=ids[usable],
+            begins=np.array(self._begins, dtype=np.bool_)[usable],
+            category=_int32(self._ends.category)[usable],
+            track=_int32(self._ends.track)[usable],
+            time=time[usable] + base,
         )
 
     def _waits_of(self, row: NDArray[np.int64]) -> Waits:
-        waits = np.array(self._waits, dtype=np.int64).reshape(-1, 3)
+        waits = _int64(self._waits).reshape(-1, 3)
         waits = waits[row[waits[:, 0]] != UNKNOWN]
         return Waits(event=row[waits[:, 0]], stream=waits[:, 1], correlation=waits[:, 2])
 
 
-def _identity(value: Any) -> int | str:
-    """A process, thread, device or stream; what is neither number nor text is told apart by how it looks."""
-    return value if isinstance(value, int | str) else str(value)
+class _Places:
+    """What slices and ends of arrows have in common."""
+
+    def __init__(self) -> None:
+        self.category = array("i")
+        self.track = array("i")
+        self.time = array("q")
+
+
+def _integers(values: list[Any]) -> list[int]:
+    return [UNKNOWN if value is None else integer(value) for value in values]
+
+
+def _int64(values: array[int]) -> NDArray[np.int64]:
+    return np.frombuffer(values, dtype=np.int64)
+
+
+def _int32(values: array[int]) -> NDArray[np.int32]:
+    return np.frombuffer(values, dtype=np.int32)

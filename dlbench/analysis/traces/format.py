@@ -48,15 +48,18 @@ class Args(Struct, gc=False):
 class Event(Struct, gc=False):
     """An entry of `traceEvents`."""
 
-    ph: Any = None
-    cat: Any = None
-    name: Any = None
-    pid: Any = None
-    tid: Any = None
+    ph: str | None = None
+    cat: str | None = None
+    name: str | None = None
+    pid: int | float | str | None = None
+    tid: int | float | str | None = None
     ts: Raw = _EMPTY
     dur: Raw = _EMPTY
     id: Any = None
     args: Args | None = None
+
+
+NO_ARGS = Args()
 
 
 def integer(value: Any) -> int:

@@ -10,15 +10,13 @@ from typing import Any
 
 from msgspec import Struct
 
-from dlbench.analysis.traces.format import UNKNOWN, Args, Event, integer
+from dlbench.analysis.traces.format import NO_ARGS, UNKNOWN, Args, Event, integer
 from dlbench.errors import OptionError
 from dlbench.specs.reading import read
 
 UNNAMED = "collective"
 """Operation of a kernel whose name does not tell it, such as RCCL's generic kernel."""
 POINT_TO_POINT = ("send", "recv")
-
-_NO_ARGS = Args()
 
 
 class _Operation(Struct, frozen=True, forbid_unknown_fields=True):
@@ -59,7 +57,7 @@ class CommunicationKernels:
             return False
         if event.args is not None and event.args.collective is not None:
             return True
-        return isinstance(event.name, str) and self._communicates(event.name) is not None
+        return event.name is not None and self._communicates(event.name) is not None
 
 
 @cache
@@ -73,10 +71,10 @@ def operation_of(text: str) -> str | None:
 
 def operation(event: Event) -> str:
     """Operation of a communication kernel: by its argument, else by its name, else `UNNAMED`."""
-    given: Any = (event.args or _NO_ARGS).collective
+    given: Any = (event.args or NO_ARGS).collective
     if isinstance(given, str) and given:
         return operation_of(given) or given.strip("_")
-    return operation_of(event.name) or UNNAMED if isinstance(event.name, str) else UNNAMED
+    return operation_of(event.name or "") or UNNAMED
 
 
 def message_bytes(args: Args) -> int:
