@@ -23,36 +23,36 @@ def nothing_left(cluster: Testbed) -> Iterator[None]:
 
 
 def test_jobs_run_side_by_side_on_their_nodes_and_a_failing_one_is_given_up(cluster: Testbed, tmp_path: Path) -> None:
-    hung = {**SMALL, "delay": "0:0:60000", "timeout": 0.5}
+    hung = {**SMALL, "delay": "0:0:60000", "timeout": 1}
     write_experiment(
         tmp_path,
         job("short", ["vnode02", "vnode03"], {**SMALL, "iterations": 5}),
         job("long", ["vnode08", "vnode05"], ENDLESS, "inter-group"),  # against the order of SLURM
         job("hung", ["vnode12"], hung),
-        timeout=10,
     )
     nodes = ["vnode02", "vnode03", "vnode05", "vnode08", "vnode12"]
-    batch = submit_pool(cluster, tmp_path, nodes, "--respawns=1", "--extension=2")
-    assert cluster.wait(batch) == "FAILED"  # a job was given up
+    batch = submit_pool(cluster, tmp_path, nodes, "--respawns=1")
+    assert wait_until(lambda: any(isinstance(event, GivenUp) for event in events(tmp_path)), 60)
+    assert wait_until(lambda: len(ended(tmp_path, "short")) >= 2, 30)
+    cluster.run("scancel", "--batch", "--signal=USR1", batch)
+    assert cluster.wait(batch) == "FAILED"
 
     end = last(tmp_path)
-    assert (end.exit_code, end.left) == (1, [])
-    assert end.reason == "timeout of 10 s and its extension of 2 s, in which long never completed"
+    assert (end.reason, end.exit_code, end.left) == ("SIGUSR1", 138, [])
     short, long, hanging = end.jobs
     assert short.completed >= 2
     assert (short.failed, short.given_up, long.starts, long.failed, long.given_up) == (0, "", 1, 0, "")
     assert (hanging.starts, hanging.failed, hanging.iterations) == (2, 2, 0)
-    assert hanging.given_up.startswith("failed 2 times in a row: hang: rank 0 (vnode12, cpu) is in op 0 ")
+    assert hanging.given_up.startswith("failed 2 times in a row: hang: rank 0 (vnode12, cpu) is in ")
     assert all("dlbench: FAILED: hang: rank 0 " in run.error for run in ended(tmp_path, "hung"))
     (run,) = ended(tmp_path, "long")
     assert (run.status, run.exit_code) == ("terminated", 143)
 
     found = records(tmp_path)
-    hosts = {record.header.job: record.header.hosts for record in found}
+    hosts = {record.header.job: record.header.hosts for record in found if record.iterations}
     assert hosts == {
         "short": ["vnode02", "vnode02", "vnode03", "vnode03"],
         "long": ["vnode08", "vnode08", "vnode05", "vnode05"],
-        "hung": ["vnode12", "vnode12"],
     }
     (running,) = (record for record in found if record.header.job == "long")
     assert running.end is not None
@@ -60,15 +60,14 @@ def test_jobs_run_side_by_side_on_their_nodes_and_a_failing_one_is_given_up(clus
     assert running.end.iterations == len(running.iterations) == long.iterations > 10
     assert running.header.concurrent_jobs == 3
     assert (running.header.placement, running.header.labels) == ("inter-group", {"mode": "reserved"})
-    # Both ran at the same time: the short job's first start came before the long one's end, and after its start.
-    times = {(type(event), getattr(event, "job", "")): event.time for event in reversed(events(tmp_path))}
-    assert times[Running, "short"] < times[type(run), "long"]
-    assert times[Started, "long"] < times[Running, "long"] < times[type(run), "short"] + 5
+    long_begin = next(event.time for event in events(tmp_path) if isinstance(event, Running) and event.job == "long")
+    overlapping = [one for one in ended(tmp_path, "short") if long_begin < one.time < run.time]
+    assert overlapping != []
 
 
 def test_a_node_that_goes_down_costs_its_job_only(cluster: Testbed, tmp_path: Path) -> None:
     write_experiment(tmp_path, job("well", ["vnode01", "vnode02"], ENDLESS), job("struck", ["vnode04"], ENDLESS))
-    batch = submit_pool(cluster, tmp_path, ["vnode01", "vnode02", "vnode04"], "--respawns=1", "--timeout=12")
+    batch = submit_pool(cluster, tmp_path, ["vnode01", "vnode02", "vnode04"], "--respawns=1")
     wait_running(tmp_path, "well", "struck")
     cluster.run("scontrol", "update", "NodeName=vnode04", "State=DOWN", "Reason=trial")
     assert wait_until(lambda: any(isinstance(event, GivenUp) for event in events(tmp_path)), 30), events(tmp_path)
@@ -130,7 +129,7 @@ def test_slurm_chooses_the_nodes_and_the_pool_says_what_class_they_are(cluster: 
     anywhere = [job("near", [], short, None, gpus=4), job("far", [], short, None, gpus=6)]
     write_experiment(tmp_path, *anywhere, timeout=1, mode="queue")
     nodes = ["vnode01", "vnode02", "vnode03", "vnode04", "vnode10"]
-    assert cluster.wait(submit_pool(cluster, tmp_path, nodes)) == "COMPLETED"
+    assert cluster.wait(submit_pool(cluster, tmp_path, nodes, "--extension=50")) == "COMPLETED"
 
     (start,) = (event for event in events(tmp_path) if isinstance(event, PoolStarted))
     placed = [(facts.job, facts.nodes, facts.placement) for facts in start.jobs]
