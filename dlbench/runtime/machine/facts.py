@@ -23,16 +23,17 @@ DEVICE_VARIABLES = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE
 def find_facts(comm: MPI.Comm, local: MPI.Comm) -> RankFacts:
     """The facts of this rank; `local` are the ranks on its host, with which it shares the work. Collective."""
     source = os.path.realpath(dlbench.__path__[0])  # ranks do without pathlib: it loads five modules
-    same_source: list[str] = local.allgather(source)
+    host = os.uname().nodename
+    places: list[tuple[str, str]] = local.allgather((host, source))  # virtual nodes can share memory
     return RankFacts(
         rank=comm.rank,
-        host=os.uname().nodename,
+        host=host,
         boot=boot_id(),
         versions=versions(),
         source=source,
-        source_hash=hash_folder(source) if same_source.index(source) == local.rank else "",
+        source_hash=hash_folder(source) if places.index((host, source)) == local.rank else "",
         cores=tuple(sorted(usable_cores())),
-        memory=available_memory() if local.rank == 0 else None,
+        memory=available_memory() if [name for name, _ in places].index(host) == local.rank else None,
         devices=find_devices(os.environ),
     )
 

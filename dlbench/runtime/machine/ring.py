@@ -1,8 +1,8 @@
 """A token that goes once round all ranks: every link of the ring carries checked messages, and is timed.
 
 One hop is under way at a time, so a link is named whether it hangs or corrupts, and is timed without the others. The
-rank that holds the token has a limit for its hop; the rank that gave it the token waits, with twice that limit, until
-it has gone on. So one of two ranks says who is stuck, after a time that does not depend on the number of ranks.
+rank that holds the token has a limit for its hop; the rank that gave it the token waits somewhat longer for it to go
+on. So one of two ranks says who is stuck, after a time that does not depend on the number of ranks.
 """
 
 from __future__ import annotations
@@ -22,6 +22,8 @@ from dlbench.runtime.watchdog import Limits, Watchdog
 SIZES = {8: 20, 64 * 1024: 5, 1024 * 1024: 4}
 """Bytes of a message, and how often it goes to and fro. The first time connects, and is not timed."""
 SMALLEST, LARGEST = min(SIZES), max(SIZES)
+_PATIENCE_SECONDS = 5.0
+"""How much longer than a rank that can name the culprit those wait that cannot: it takes its time to end the job."""
 _TAG = 7338
 _WORD = np.dtype(np.uint64)
 
@@ -36,7 +38,7 @@ class Ring:
         self._host = host
         self._watchdog = watchdog
         self._start = watchdog.limits
-        self._hop_seconds = hop_seconds
+        self._hop = Limits(hop_seconds, "--hop-timeout", self._start.grace_seconds)
         self._next, self._previous = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
         self._names = {comm.rank: f"rank {comm.rank} ({host})"}
         self._under_way = ""
@@ -55,7 +57,8 @@ class Ring:
         if self._comm.size > 2 and self._comm.rank:  # noqa: PLR2004 - of two ranks each is busy with the other
             self._comm.Send(_signal(), self._previous, _TAG)
         if self._comm.size > 2 and self._next:  # noqa: PLR2004
-            self._enter(f"waiting for {self._names[self._next]} to pass the token on", self._limits(2))
+            patience = _patient(self._hop, f"{_PATIENCE_SECONDS:g} s above {self._hop.setting}:")
+            self._enter(f"waiting for {self._names[self._next]} to pass the token on", patience)
             self._comm.Recv(_signal(), self._next, _TAG)
         if not self._comm.rank:
             self._enter("waiting for the token to come round", self._start)
@@ -70,15 +73,13 @@ class Ring:
             self._enter(f"waiting for the greeting of rank {rank}", self._start)
             self._names[rank] = f"rank {rank} ({self._comm.recv(source=rank, tag=_TAG)})"
         MPI.Request.Waitall(requests)
-        # Longer than for a greeting: of the ranks that wait, only the neighbours can name the one that is missing.
-        patience = Limits(self._start.seconds + self._hop_seconds, self._start.setting, self._start.grace_seconds)
-        self._enter("waiting for all ranks to have greeted", patience)
+        self._enter("waiting for all ranks to have greeted", _patient(self._start, self._start.setting))
         self._comm.Ibarrier().Wait()
 
     def _pass_on(self) -> Hop:
         """Send each size to the next rank and back, some times."""
         own, peer = self._names[self._comm.rank], self._names[self._next]
-        self._enter(f"the ring hop {own} → {peer}", self._limits(1), self._message)
+        self._enter(f"the ring hop {own} → {peer}", self._hop, self._message)
         fastest = {size: self._exchange(size, rounds) for size, rounds in SIZES.items()}
         return Hop(
             sender=self._comm.rank,
@@ -129,12 +130,12 @@ class Ring:
     def _message(self) -> str:
         return self._under_way
 
-    def _limits(self, hops: int) -> Limits:
-        setting = "--hop-timeout" if hops == 1 else f"{hops} times --hop-timeout:"
-        return Limits(hops * self._hop_seconds, setting, self._start.grace_seconds)
-
     def _enter(self, step: str, limits: Limits, current_op: Callable[[], str] | None = None) -> None:
         self._watchdog.enter(step, limits, current_op)
+
+
+def _patient(limits: Limits, setting: str) -> Limits:
+    return Limits(limits.seconds + _PATIENCE_SECONDS, setting, limits.grace_seconds)
 
 
 def _words(size: int) -> Words:
