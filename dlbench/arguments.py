@@ -62,12 +62,13 @@ class ArgumentParser(argparse.ArgumentParser):
         """What the parser does with an option such as `--iterations`; None where it does not know it."""
         return self._option_string_actions.get(option)
 
-    def explain_unknown(self, unknown: str) -> str:
-        """What is wrong with an argument that the parser does not know, and what was probably meant."""
+    def explain_unknown(self, unknown: str, *others: ArgumentParser) -> str:
+        """What is wrong with an argument that neither the parser nor the others know, and what was probably meant."""
         if not unknown.startswith("-"):
             return f"unexpected argument {unknown!r}"
         option = unknown.split("=", 1)[0]
-        close = difflib.get_close_matches(option, self._option_string_actions, n=1)
+        known = [name for parser in (self, *others) for name in parser._option_string_actions]
+        close = difflib.get_close_matches(option, known, n=1)
         return f"unknown option {option}" + (f", did you mean {close[0]}?" if close else "")
 
 

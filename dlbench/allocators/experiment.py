@@ -29,7 +29,7 @@ LARGEST_YAML = 5_000_000
 ClassName: TypeAlias = Annotated[
     str, Meta(pattern=PATTERN, description="a placement class such as intra-l1 or inter-group-same-l1-2")
 ]
-Option: TypeAlias = Annotated[str | int | float, Meta(description="text or a number")]
+Option: TypeAlias = Annotated[str | bool | int | float, Meta(description="text, a number, true or false")]
 Score: TypeAlias = Annotated[float, Meta(ge=0, description="a number >= 0")]
 Version: TypeAlias = Annotated[int, Meta(ge=VERSION, le=VERSION, description=f"the version {VERSION}")]
 

@@ -100,10 +100,8 @@ def run_options(argv: Sequence[str], own: ArgumentParser) -> dict[str, Any]:
     add_run_arguments(parser)
     for action in parser._actions:
         action.default = argparse.SUPPRESS
-    for argument in argv:
-        option = argument.partition("=")[0]
-        if parser.find(option) is None and own.explain_unknown(option).count("did you mean"):
-            own.error(own.explain_unknown(option))
+    if unknown := parser.parse_known_args(argv)[1]:
+        own.error(own.explain_unknown(unknown[0], parser))
     options = {name.replace("_", "-"): value for name, value in vars(parser.parse_args(argv)).items()}
     for name in options:
         if name in _OF_THE_PLAN:

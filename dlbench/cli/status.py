@@ -51,21 +51,23 @@ def status(
         found = survey(campaign)
         if watch is not None and sys.stdout.isatty():
             print(_CLEAR, end="")
-        _show(found, as_json)
+        _print_json(found) if as_json else show(found)
         if watch is None or not any(entry.state in UNDER_WAY for entry in found):
             return
         time.sleep(watch)
 
 
-def _show(found: list[Status], as_json: bool) -> None:
-    if as_json:
-        import msgspec  # noqa: PLC0415
-
-        print(msgspec.json.format(msgspec.json.encode(found)).decode(), flush=True)
-        return
+def show(found: list[Status]) -> None:
+    """Print a table of the experiments, and how many are in each state."""
     print_table([_row(entry) for entry in found])
     counts = Counter(str(entry.state) for entry in found)
     print(", ".join(f"{count} {state}" for state, count in counts.items()), flush=True)
+
+
+def _print_json(found: list[Status]) -> None:
+    import msgspec  # noqa: PLC0415
+
+    print(msgspec.json.format(msgspec.json.encode(found)).decode(), flush=True)
 
 
 def _row(entry: Status) -> dict[str, str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,6 +13,7 @@ import typer
 from dlbench.arguments import ArgumentParser, path, text
 from dlbench.cli.forwarding import add_command
 from dlbench.cli.plan_options import add_plan_arguments, design_plan, plan_request, run_options
+from dlbench.cli.status import show
 from dlbench.errors import one_line
 
 if TYPE_CHECKING:
@@ -46,7 +48,7 @@ def register(app: typer.Typer) -> None:
 
 def submit(argv: Sequence[str]) -> int:
     """Do what the command line asks for; exit code. Raises `UserError`."""
-    from dlbench.slurm.campaign import find_campaign, locked, start_campaign  # noqa: PLC0415 - NumPy, Jinja2, YAML
+    from dlbench.slurm.campaign import Campaign, find_campaign, locked, start_campaign  # noqa: PLC0415 - NumPy, YAML
     from dlbench.slurm.planning import is_here  # noqa: PLC0415
     from dlbench.slurm.settings import NAMES, load_settings  # noqa: PLC0415
     from dlbench.specs import load_system  # noqa: PLC0415
@@ -60,6 +62,8 @@ def submit(argv: Sequence[str]) -> int:
     folder = arguments.output or Path(f"campaign-{system.name}-{request.pattern}-s{request.seed}")
     campaign = find_campaign(folder, request)
     plan = campaign.plan if campaign else design_plan(request, system, settings.partition)
+    if not is_here(system):
+        _check(Campaign(folder, request, plan), system, settings, dry_run=arguments.dry_run)
     folder.mkdir(parents=True, exist_ok=True)
     with locked(folder):
         campaign = find_campaign(folder, request) or start_campaign(folder, request, plan)
@@ -67,6 +71,16 @@ def submit(argv: Sequence[str]) -> int:
         if is_here(system):
             return _run_here(campaign, dry_run=arguments.dry_run)
         return _submit(campaign, system, settings, dry_run=arguments.dry_run)
+
+
+def _check(campaign: Campaign, system: SystemSpec, settings: SiteSettings, *, dry_run: bool) -> None:
+    """Raise `UserError` for a campaign that cannot be submitted, before there is anything of it."""
+    from dlbench.slurm.planning import check_names  # noqa: PLC0415
+    from dlbench.slurm.submit import render_scripts  # noqa: PLC0415
+
+    render_scripts(campaign, campaign.plan.experiments, system, settings)
+    if not dry_run:
+        check_names(campaign.plan, system)
 
 
 def _describe(campaign: Campaign) -> None:
@@ -82,6 +96,7 @@ def _describe(campaign: Campaign) -> None:
 
 
 def _run_here(campaign: Campaign, *, dry_run: bool) -> int:
+    from dlbench.slurm.states import survey  # noqa: PLC0415
     from dlbench.slurm.submit import missing, run_here  # noqa: PLC0415
 
     experiments = missing(campaign)
@@ -91,27 +106,28 @@ def _run_here(campaign: Campaign, *, dry_run: bool) -> int:
         print(f"nothing was run; {len(experiments)} experiments are missing")
         return 0
     code = run_here(campaign, experiments, print)
-    print(f"'dlbench status {one_line(str(campaign.folder))}' shows what there is, 'dlbench analyze' what it means")
+    show(survey(campaign, locked=True))
+    print(f"'dlbench analyze {shlex.quote(str(campaign.folder))}' says what the records mean")
     return code
 
 
 def _submit(campaign: Campaign, system: SystemSpec, settings: SiteSettings, *, dry_run: bool) -> int:
-    from dlbench.slurm.planning import check_names  # noqa: PLC0415
     from dlbench.slurm.submit import missing, submit_all, write_scripts  # noqa: PLC0415
 
     if dry_run:
         scripts = write_scripts(campaign, campaign.plan.experiments, system, settings)
         print(f"nothing was submitted; {len(scripts)} scripts are written, such as {one_line(str(scripts[0]))}")
         return 0
-    check_names(campaign.plan, system)
     experiments = missing(campaign)
     submit_all(campaign, experiments, write_scripts(campaign, experiments, system, settings), print)
     left = len(campaign.plan.experiments) - len(experiments)
-    print(f"{len(experiments)} submitted, {left} were there; see 'dlbench status {one_line(str(campaign.folder))}'")
+    print(f"{len(experiments)} submitted, {left} were there; see 'dlbench status {shlex.quote(str(campaign.folder))}'")
     return 0
 
 
 def _parser() -> ArgumentParser:
+    from dlbench.slurm.job_launchers import LAUNCHERS  # noqa: PLC0415 - it loads what runs are checked with
+
     parser = ArgumentParser(prog="dlbench submit", description=HELP, epilog=_epilog())
     add_plan_arguments(parser)
     _add_site(parser)
@@ -120,9 +136,7 @@ def _parser() -> ArgumentParser:
         "-o", "--output", type=_folder, metavar="DIR", help="folder (default campaign-SYSTEM-PATTERN-sSEED)"
     )
     how.add_argument("--dry-run", action="store_true", help="write plan and scripts, submit nothing")
-    how.add_argument(
-        "--launcher", type=text, default="auto", metavar="NAME", help="of the jobs: auto (default), srun or mpiexec"
-    )
+    how.add_argument("--launcher", choices=("auto", *LAUNCHERS), default="auto", help="of the jobs (default auto)")
     return parser
 
 

@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import msgspec
 
@@ -76,6 +76,17 @@ class Submission(msgspec.Struct, frozen=True, kw_only=True):
     event: Literal["submitted", "cancelled"]
     experiment: str
     job_id: str
+
+
+class Submitter(NamedTuple):
+    """A `dlbench submit` at work."""
+
+    pid: int
+    """0 where it has not yet said."""
+    host: str
+
+    def __str__(self) -> str:
+        return f"process {self.pid} on {self.host}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,18 +201,16 @@ def locked(folder: Path) -> Iterator[None]:
             if _lock(file.fileno()):
                 break
             if attempt == _LOCK_TRIES - 1:
-                raise UserError(
-                    f"{folder}: another 'dlbench submit' (process {_holder(folder)}) is at work; wait for it"
-                )
+                raise UserError(f"{folder}: another 'dlbench submit' ({_holder(folder)}) is at work; wait for it")
             time.sleep(_LOCK_SECONDS)
         file.truncate(0)
-        file.write(f"{os.getpid()}\n")
+        file.write(f"{os.getpid()} {os.uname().nodename}\n")
         file.flush()
         yield
 
 
-def submitter(folder: Path) -> int | None:
-    """Process id of the `dlbench submit` that holds the folder on this machine; None if none does."""
+def submitter(folder: Path) -> Submitter | None:
+    """The `dlbench submit` that holds the folder; None if none does."""
     try:
         with (folder / LOCK_FILE).open("r+") as file:
             return None if _lock(file.fileno()) else _holder(folder)
@@ -217,6 +226,6 @@ def _lock(descriptor: int) -> bool:
     return True
 
 
-def _holder(folder: Path) -> int:
-    text = (folder / LOCK_FILE).read_text().strip()
-    return int(text) if text.isdecimal() else 0
+def _holder(folder: Path) -> Submitter:
+    pid, _, host = (folder / LOCK_FILE).read_text().strip().partition(" ")
+    return Submitter(int(pid) if pid.isdecimal() else 0, host)

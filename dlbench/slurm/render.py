@@ -53,7 +53,9 @@ def render(script: Script) -> str:
     """
     scheduler = _scheduler(script.system)
     settings = script.settings
-    _check_settings(script, scheduler)
+    reserved = bool(script.experiment.jobs[0].nodes)
+    needed = [name for name in scheduler.requires if reserved or name != "reservation"]
+    require(settings, needed, script.system.name)
     for name in scheduler.environment:
         if not _VARIABLE.fullmatch(name):
             raise SpecError(f"system {script.system.name}: at scheduler.environment: {name!r} is no name of a variable")
@@ -85,13 +87,6 @@ def _scheduler(system: SystemSpec) -> Scheduler:
             "add a section 'scheduler' to a YAML file of your own"
         )
     return system.scheduler
-
-
-def _check_settings(script: Script, scheduler: Scheduler) -> None:
-    reserved = bool(script.experiment.jobs[0].nodes)
-    needed = tuple(name for name in scheduler.requires if reserved or name != "reservation")
-    hint = "; without a reservation use --mode queue" if "reservation" in needed else ""
-    require(script.settings, needed, script.system.name, hint)
 
 
 def _directives(script: Script, scheduler: Scheduler) -> dict[str, str | None]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, TypeAlias
 
@@ -46,6 +46,7 @@ class SiteSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
                     raise SpecError(f"at {name}: expected one line without control characters, found {line!r}")
 
 
+_INSTEAD = {"reservation": "; without one use --mode queue"}
 NAMES = tuple(field.name for field in msgspec.structs.fields(SiteSettings))
 
 
@@ -82,13 +83,14 @@ def site_file(environment: Mapping[str, str]) -> Path | None:
     return Path(home) / ".config" / SITE_FILE if home else None
 
 
-def require(settings: SiteSettings, names: tuple[str, ...], system: str, hint: str = "") -> None:
+def require(settings: SiteSettings, names: Iterable[str], system: str) -> None:
     """Raise `OptionError` for the first of `names` that is not set, with all places where it could be."""
     for name in names:
         if getattr(settings, name) is None:
+            variable = f"{VARIABLE_PREFIX}{name.upper()}"
             raise OptionError(
                 f"system {system} needs your {name}: use --{name} NAME, or '{name}: NAME' in --config FILE or in "
-                f"~/.config/{SITE_FILE}, or the environment variable {VARIABLE_PREFIX}{name.upper()}{hint}"
+                f"~/.config/{SITE_FILE}, or the environment variable {variable}{_INSTEAD.get(name, '')}"
             )
 
 

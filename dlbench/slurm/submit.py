@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import signal
 import subprocess
 import sys
@@ -12,7 +14,7 @@ from types import FrameType
 
 from dlbench.allocators.experiment import Experiment
 from dlbench.errors import DlbenchError, OptionError, RunError, UserError
-from dlbench.slurm.campaign import LOCAL, SCRIPT_FILE, Campaign
+from dlbench.slurm.campaign import LOCAL, SCRIPT_FILE, Campaign, submitter
 from dlbench.slurm.render import Script, render
 from dlbench.slurm.settings import SiteSettings
 from dlbench.slurm.states import MISSING, UNDER_WAY, State, Status, survey
@@ -28,11 +30,11 @@ def missing(campaign: Campaign) -> list[Experiment]:
     return [experiment for experiment in campaign.plan.experiments if states[experiment.name] in MISSING]
 
 
-def write_scripts(
+def render_scripts(
     campaign: Campaign, experiments: Sequence[Experiment], system: SystemSpec, settings: SiteSettings
-) -> list[Path]:
-    """Write what each of the experiments needs to run; gives their scripts. Raises `OptionError`, and then has none."""
-    texts = [
+) -> list[str]:
+    """The scripts of the experiments; nothing is written. Raises `OptionError`, as `render`."""
+    return [
         render(
             Script(
                 experiment=experiment,
@@ -44,12 +46,17 @@ def write_scripts(
         )
         for experiment in experiments
     ]
-    scripts = []
-    for experiment, text in zip(experiments, texts, strict=True):
-        script = campaign.write_experiment(experiment) / SCRIPT_FILE
+
+
+def write_scripts(
+    campaign: Campaign, experiments: Sequence[Experiment], system: SystemSpec, settings: SiteSettings
+) -> list[Path]:
+    """Write what each of the experiments needs to run; gives their scripts. Raises `OptionError`, and then has none."""
+    texts = render_scripts(campaign, experiments, system, settings)
+    scripts = [campaign.write_experiment(experiment) / SCRIPT_FILE for experiment in experiments]
+    for script, text in zip(scripts, texts, strict=True):
         script.write_text(text, encoding="utf-8")
         script.chmod(0o755)
-        scripts.append(script)
     return scripts
 
 
@@ -76,7 +83,7 @@ def run_here(campaign: Campaign, experiments: Sequence[Experiment], report: Repo
     failed = False
     with _forwarded() as signals:
         for index, experiment in enumerate(experiments, start=1):
-            report(f"[{index}/{len(experiments)}] {experiment.name}: {experiment.kind}, {len(experiment.jobs)} jobs")
+            report(f"[{index}/{len(experiments)}] {experiment.name}: {experiment.kind}, {_counted(experiment)}")
             folder = campaign.write_experiment(experiment)
             campaign.note("submitted", experiment.name, LOCAL)
             failed |= signals.run(_pool(folder, campaign.request.launcher)) != 0
@@ -107,16 +114,29 @@ def cancel(campaign: Campaign, names: Sequence[str], report: Report) -> None:
 
 def _cancel(campaign: Campaign, status: Status) -> None:
     if status.job_id == LOCAL:
-        raise UserError(
-            f"{campaign.folder}: experiment {status.experiment} runs in the foreground of 'dlbench submit' on this "
-            "machine; end it there with Ctrl-C"
-        )
+        _end_submitter(campaign)
+        return
     # The pool is the batch script's own process: its steps must hear of the end from it, not from SLURM.
     gently = ["--batch", "--signal=TERM"] if status.state is State.RUNNING else []
     try:
         slurm_output(["scancel", *gently, status.job_id])
     except RunError as error:
         raise UserError(f"experiment {status.experiment}: {error}") from None
+
+
+def _end_submitter(campaign: Campaign) -> None:
+    """End the `dlbench submit` that runs experiments in its foreground; it ends the present one in peace."""
+    found = submitter(campaign.folder)
+    if found is None or not found.pid:
+        return
+    if found.host != os.uname().nodename:
+        raise UserError(f"{campaign.folder}: its experiments run under {found}; cancel them there")
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(found.pid, signal.SIGTERM)
+
+
+def _counted(experiment: Experiment) -> str:
+    return f"{len(experiment.jobs)} job{'s' if len(experiment.jobs) > 1 else ''}"
 
 
 def _pool(folder: Path, launcher: str) -> list[str]:

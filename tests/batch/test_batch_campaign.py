@@ -90,9 +90,9 @@ def test_a_damaged_line_is_named(tmp_path: Path) -> None:
 
 def test_two_cannot_submit_at_once(tmp_path: Path) -> None:
     with locked(tmp_path):
-        assert submitter(tmp_path) == os.getpid()
+        assert submitter(tmp_path) == (os.getpid(), os.uname().nodename)
         with (
-            pytest.raises(UserError, match=rf"another 'dlbench submit' \(process {os.getpid()}\) is at work"),
+            pytest.raises(UserError, match=rf"another 'dlbench submit' \(process {os.getpid()} on .*\) is at work"),
             locked(tmp_path),
         ):
             pytest.fail("both have the lock")

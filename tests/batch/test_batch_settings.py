@@ -84,8 +84,8 @@ def test_every_form_of_a_time_is_taken(time: str) -> None:
 def test_what_a_system_needs_is_asked_for_with_all_places() -> None:
     require(SiteSettings(account="a"), ("account",), "leonardo")
     with pytest.raises(OptionError) as error:
-        require(SiteSettings(account="a"), ("account", "reservation"), "leonardo", "; or do without")
+        require(SiteSettings(account="a"), ("account", "reservation"), "leonardo")
     assert str(error.value) == (
         "system leonardo needs your reservation: use --reservation NAME, or 'reservation: NAME' in --config FILE or in "
-        "~/.config/dlbench/site.yaml, or the environment variable DLBENCH_RESERVATION; or do without"
+        "~/.config/dlbench/site.yaml, or the environment variable DLBENCH_RESERVATION; without one use --mode queue"
     )

@@ -16,6 +16,7 @@ from dlbench.slurm import submit as module
 from dlbench.slurm.campaign import LOCAL, Campaign
 from dlbench.slurm.pool_log import JobTally, PoolEnded, PoolStarted
 from dlbench.slurm.settings import SiteSettings
+from dlbench.slurm.states import State, survey
 from dlbench.slurm.submit import cancel, missing, run_here, submit_all, write_scripts
 from dlbench.specs import load_system
 
@@ -138,12 +139,36 @@ def test_there_may_be_nothing_to_cancel(campaign: Campaign, slurm: Slurm) -> Non
     assert said == ["nothing to cancel: no experiment is pending or running"]
 
 
+_SUBMITTER = """
+import sys, time
+from pathlib import Path
+from dlbench.slurm.campaign import locked
+with locked(Path(sys.argv[1])):
+    print("ready", flush=True)
+    time.sleep(60)
+"""
+
+
+def test_experiments_that_run_here_are_cancelled_through_their_submitter(campaign: Campaign, slurm: Slurm) -> None:
+    campaign.note("submitted", "mix-000", LOCAL)
+    command = [sys.executable, "-c", _SUBMITTER, str(campaign.folder)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as submitter:
+        assert submitter.stdout is not None
+        assert submitter.stdout.readline() == "ready\n"
+        said: list[str] = []
+        cancel(campaign, [], said.append)
+        assert submitter.wait(20) == -signal.SIGTERM
+    assert said == ["mix-000: ending"]
+    assert slurm.calls("scancel") == []
+    assert survey(campaign)[0].state is State.CANCELLED
+
+
 def test_experiments_run_here_one_after_the_other(campaign: Campaign, monkeypatch: pytest.MonkeyPatch) -> None:
     program = "import pathlib, sys; pathlib.Path(sys.argv[1], 'ran').touch(); sys.exit('alone' in sys.argv[1])"
     monkeypatch.setattr(module, "_pool", lambda folder, _: [sys.executable, "-c", program, str(folder)])
     said: list[str] = []
     assert run_here(campaign, campaign.plan.experiments, said.append) == 1
-    assert said == ["[1/2] mix-000: concurrent, 2 jobs", "[2/2] alone-000: baseline, 1 jobs"]
+    assert said == ["[1/2] mix-000: concurrent, 2 jobs", "[2/2] alone-000: baseline, 1 job"]
     assert all((campaign.folder / name / "ran").exists() for name in ("mix-000", "alone-000"))
     assert jobs(campaign) == {"mix-000": LOCAL, "alone-000": LOCAL}
 

@@ -1,4 +1,4 @@
-"""Campaigns on a real SLURM cluster: from a system's name to the slowdown of its jobs, cancelled and submitted again."""
+"""Campaigns on a real SLURM cluster: from a system to the slowdown of its jobs, cancelled and submitted again."""
 
 from __future__ import annotations
 

@@ -1,0 +1,190 @@
+"""`dlbench submit`: designs once, refuses before it writes, and submits what is missing."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from campaigns import Slurm
+
+from dlbench.allocators.experiment import read_plan
+from dlbench.cli import main as command_line
+from dlbench.slurm import submit as slurm_submit
+
+TREE = ("SwitchName=l0 Nodes=n[1-8]", "SwitchName=l1 Nodes=n[9-16]", "SwitchName=g0 Switches=l[0-1]")
+SINFO = ("boost_usr_prod up n[1-14]", "boost_usr_prod idle n[1-12]", "boost_usr_prod down* n[13-14]")
+LEONARDO = ("--system=leonardo", "--pattern=tier", "--experiments=1", "--gpus=16", "-o", "c")
+SITE = ("--account=ABC", "--reservation=XYZ")
+
+Answer = tuple[int, str, str]
+
+
+@pytest.fixture
+def slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Slurm:
+    """A cluster whose partition has the nodes n1 to n12."""
+    commands = Slurm(tmp_path / "bin")
+    commands.prints("scontrol", *TREE)
+    commands.prints("sinfo", *SINFO[1:])
+    monkeypatch.setenv("PATH", str(commands.folder))
+    return commands
+
+
+@pytest.fixture
+def dlbench(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Any:
+    """Run `dlbench submit` in an empty folder, without settings of the site; gives exit code, stdout and stderr."""
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for name in ("XDG_CONFIG_HOME", "DLBENCH_ACCOUNT", "DLBENCH_RESERVATION"):
+        monkeypatch.delenv(name, raising=False)
+
+    def run(*arguments: str) -> Answer:
+        monkeypatch.setattr(sys, "argv", ["dlbench", "submit", *arguments])
+        with pytest.raises(SystemExit) as end:
+            command_line.main()
+        printed = capsys.readouterr()
+        return int(end.value.code or 0), printed.out, printed.err
+
+    return run
+
+
+def complaint(answer: Answer) -> str:
+    """The one line that says what is wrong."""
+    code, _, said = answer
+    assert code == 2
+    assert said.startswith("dlbench: ")
+    assert said.count("\n") == 1
+    return said.removeprefix("dlbench: ").rstrip("\n")
+
+
+def files(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
+
+
+def test_a_system_of_a_cluster_is_placed_on_its_usable_nodes_and_submitted(dlbench: Any, slurm: Slurm) -> None:
+    code, out, err = dlbench(*LEONARDO, *SITE)
+    assert (code, err) == (0, "")
+    assert "# topology   SLURM, now: 12 nodes, 48 GPUs\n" in out
+    plan = read_plan(Path("c/plan.yaml"))
+    used = {node for experiment in plan.experiments for job in experiment.jobs for node in job.nodes}
+    assert used <= {f"n{number}" for number in range(1, 13)}
+    assert len(slurm.calls("sbatch")) == len(plan.experiments)
+    assert f"{len(plan.experiments)} submitted, 0 were there; see 'dlbench status c'" in out
+
+
+def test_the_same_command_again_asks_for_nothing_new_and_another_one_is_refused(dlbench: Any, slurm: Slurm) -> None:
+    dlbench(*LEONARDO, *SITE)
+    count = len(slurm.calls("sbatch"))
+    slurm.prints("squeue", *(f"{100 + number} PENDING None" for number in range(1, count + 1)))
+    slurm.prints("sinfo", "boost_usr_prod down n[1-12]")  # the plan is kept whatever the nodes do
+    assert f"0 submitted, {count} were there" in dlbench(*LEONARDO, *SITE)[1]
+    assert len(slurm.calls("sbatch")) == count
+    assert complaint(dlbench(*LEONARDO, *SITE, "--seed=1", "--iterations=3")) == (
+        "c holds another campaign: seed 0 there, 1 here; iterations default there, 3 here; "
+        "use another folder with -o, or the same options"
+    )
+
+
+def test_a_dry_run_writes_plan_and_scripts_and_submits_nothing(dlbench: Any, slurm: Slurm) -> None:
+    code, out, _ = dlbench(*LEONARDO, *SITE, "--dry-run")
+    assert code == 0
+    assert "nothing was submitted" in out
+    assert slurm.calls("sbatch") == []
+    assert {path.name for path in Path("c/mix-000").iterdir()} == {"experiment.yaml", "job.sh"}
+    assert not Path("c/submissions.jsonl").exists()
+
+
+def test_one_seed_gives_the_same_files_byte_for_byte(dlbench: Any, slurm: Slurm) -> None:
+    both = []
+    for _ in range(2):
+        dlbench(*LEONARDO, *SITE, "--dry-run", "--seed=7", "--persistent", "--scale=0.5")
+        Path("c/.lock").unlink()
+        both.append(files(Path("c")))
+        Path("c").rename(f"c{len(both)}")
+    assert both[0] == both[1]
+    (job, *_) = read_plan(Path("c1/plan.yaml")).experiments[0].jobs
+    assert (job.options["persistent"], job.options["scale"]) == (True, 0.5)
+
+
+def test_a_refused_campaign_leaves_no_folder_behind(dlbench: Any, slurm: Slurm) -> None:
+    assert complaint(dlbench(*LEONARDO)).startswith("system leonardo needs your account: use --account NAME, or ")
+    assert not Path("c").exists()
+
+
+def test_the_words_of_slurm_are_passed_on(dlbench: Any, slurm: Slurm) -> None:
+    refusal = "sbatch: error: Batch job submission failed: Requested reservation is invalid"
+    slurm.refuses("sbatch", refusal)
+    assert complaint(dlbench(*LEONARDO, *SITE)) == f"experiment mix-000: sbatch failed: {refusal}"
+
+
+def test_without_a_cluster_names_are_made_up_and_good_for_a_dry_run_only(
+    dlbench: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", "/nonexistent")
+    told = complaint(dlbench(*LEONARDO, *SITE))
+    assert told.startswith("the plan has made-up names of nodes, such as g")
+    assert "use --topology FILE or --topology live in another folder, --mode queue, or --dry-run" in told
+    assert dlbench(*LEONARDO, *SITE, "--dry-run")[0] == 0
+
+
+def test_in_mode_queue_slurm_chooses_the_nodes_and_no_reservation_is_needed(dlbench: Any, slurm: Slurm) -> None:
+    assert dlbench(*LEONARDO, "--account=ABC", "--mode=queue")[0] == 0
+    text = Path("c/mix-000/job.sh").read_text()
+    assert "#SBATCH --nodes=4" in text
+    assert "--nodelist" not in text
+
+
+def test_account_and_reservation_may_stand_in_a_file(dlbench: Any, slurm: Slurm) -> None:
+    Path("site.yaml").write_text("account: ABC\nreservation: XYZ\n")
+    assert dlbench(*LEONARDO, "--config=site.yaml", "--dry-run")[0] == 0
+    assert "#SBATCH --account=ABC\n#SBATCH --reservation=XYZ\n" in Path("c/mix-000/job.sh").read_text()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--system=leonrdo", "--pattern=tier"), "unknown system 'leonrdo'; did you mean 'leonardo'? valid: alps, "),
+        (("--system=local", "--pattern=tier", "--sclae=1"), "unknown option --sclae, did you mean --scale?"),
+        (("--system=local", "--pattern=tier", "--pattrens=1"), "unknown option --pattrens, did you mean --patterns?"),
+        (("--system=local", "--pattern=tier", "--model=vit-b"), "--model: the plan says this of every job"),
+        (("--system=local", "--pattern=tier", "--sizes=2"), "--sizes is for --pattern uniform"),
+        (("--system=local", "--pattern=tier", "--utilisation=much"), "--utilisation much: expected LOW:HIGH"),
+        (("--system=local", "--pattern=uniform", "--sizes=16"), "no job of 16 GPUs fits"),
+        (("--system=leonardo", "--pattern=tier", "--gpus=99999"), "99999 GPUs are out of range; use 1 to 48"),
+        (("--system=leonardo", "--pattern=tier", "--nodes=n[1,1]"), "topology scontrol show topology: a list of nodes"),
+        (("--system=leonardo", "--pattern=tier", "--topology=none"), ": no such file or directory"),
+        (("--system=leonardo", "--pattern=tier", "--partition=lost", "--topology=live"), "sinfo: has no partition"),
+        (("--system=nvl72", "--pattern=tier"), "system nvl72 has no scheduler in its spec"),
+    ],
+)
+def test_what_is_wrong_is_said_in_one_line(
+    dlbench: Any, slurm: Slurm, arguments: tuple[str, ...], message: str
+) -> None:
+    assert message in complaint(dlbench(*arguments))
+    assert list(Path().iterdir()) == []
+
+
+def test_a_machine_without_slurm_runs_its_experiments_here_and_goes_on_where_it_stopped(
+    dlbench: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    end = {"event": "pool_ended", "time": 1.0, "reason": "timeout", "exit_code": 0, "left": []}
+    tally = {"job": "j", "starts": 1, "completed": 1, "failed": 0, "iterations": 3, "given_up": ""}
+    start = {"event": "pool_started", "time": 1.0, "experiment": "e", "launcher": "mpiexec", "slurm_job": ""}
+    start |= {"timeout_seconds": 1, "extension_seconds": 1, "grace_seconds": 1, "respawns": 0, "jobs": []}
+    lines = "".join(f"{json.dumps(event)}\n" for event in (start, {**end, "jobs": [tally]}))
+    program = "import sys; open(sys.argv[1] + '/pool.jsonl', 'a').write(sys.argv[2])"
+    monkeypatch.setattr(slurm_submit, "_pool", lambda folder, _: [sys.executable, "-c", program, str(folder), lines])
+    options = ("--system=local", "--pattern=tier", "--experiments=2", "--no-baselines", "-o", "c")
+    code, out, err = dlbench(*options)
+    assert (code, err) == (0, "")
+    assert "# options    scale 0.0001, time-scale 0.001, iterations 3\n" in out
+    assert out.count("concurrent, ") == 2
+    assert "2 completed\n" in out
+    kept = Path("c/submissions.jsonl").read_text()
+    with Path("c/submissions.jsonl").open("w") as file:
+        file.write(kept.splitlines(keepends=True)[0])
+    code, out, _ = dlbench(*options)
+    assert (code, out.count("[1/1] mix-001: concurrent, ")) == (0, 1)
