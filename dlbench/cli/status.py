@@ -7,9 +7,9 @@ With `--json` the output is one array with an object an experiment: experiment, 
 from __future__ import annotations
 
 import sys
-import time
 from collections import Counter
 from pathlib import Path
+from time import sleep
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -54,7 +54,7 @@ def status(
         _print_json(found) if as_json else show(found)
         if watch is None or not any(entry.state in UNDER_WAY for entry in found):
             return
-        time.sleep(watch)
+        sleep(watch)
 
 
 def show(found: list[Status]) -> None:

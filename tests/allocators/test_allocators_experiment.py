@@ -158,7 +158,7 @@ FAULTS = [
     (
         "experiments.0.jobs.1.options.iterations",
         [1],
-        "at experiments[0].jobs[1].options.iterations: expected text or a number, found a list",
+        "at experiments[0].jobs[1].options.iterations: expected text, a number, true or false, found a list",
     ),
     (
         "experiments.0.jobs.1.strategy",

@@ -72,7 +72,7 @@ def test_watching_ends_when_nothing_is_under_way(dlbench: Any, slurm: Slurm, mon
         if len(slept) == 2:
             slurm.prints("squeue", "7 NODE_FAIL None")
 
-    monkeypatch.setattr(module.time, "sleep", sleep)
+    monkeypatch.setattr(module, "sleep", sleep)
     code, out, _ = dlbench("status", "c", "--watch", "0.5")
     assert (code, slept) == (0, [0.5, 0.5])
     assert out.count("1 running, 1 planned") == 2
