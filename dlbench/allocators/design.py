@@ -173,9 +173,10 @@ class _Designer:
         if asked.tiers is not None:
             tiers = for_nodes(asked.tiers, self.topology.gpus_per_node)
             return [tier_sampled(self.budget, tiers, rng, utilisation=asked.utilisation) for _ in range(asked.patterns)]
-        low, high = asked.utilisation
-        levels = np.linspace(low or high / asked.patterns, high, asked.patterns) if asked.patterns > 1 else [high]
-        return list(dict.fromkeys(uniform(self.budget, size, float(level)) for size in asked.sizes for level in levels))
+        patterns = [
+            uniform(self.budget, size, level) for size in asked.sizes for level in _levels(asked, size / self.budget)
+        ]
+        return list(dict.fromkeys(patterns))
 
     def _candidates(self) -> Iterator[_Candidate]:
         """Assignments of every pattern, as many in each entropy bin as the experiments can use."""
@@ -295,6 +296,15 @@ class _Designer:
             options={"iterations": self.settings.rules.rule(strategy).iterations, **self.settings.options},
             seed=int(self.rng.integers(_LARGEST_SEED)),
         )
+
+
+def _levels(asked: Settings, least: float) -> list[float]:
+    """Utilisations of uniform patterns. Where the first is left open, those below `least` hold no job and fall away."""
+    low, high = asked.utilisation
+    if low:
+        return [float(level) for level in np.linspace(high, low, asked.patterns)]
+    steps = [high * step / asked.patterns for step in range(1, asked.patterns)]
+    return [*(step for step in steps if step >= least), high]
 
 
 def _kinds(jobs: Sequence[Job]) -> list[Job]:

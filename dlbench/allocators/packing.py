@@ -19,6 +19,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import chain, pairwise
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 import numpy as np
@@ -221,7 +222,8 @@ class _Attempt:
                 first.setdefault(item.job, groups[0])
                 for group, count in Counter(groups).items():
                     self.items[group][size].append(_Item(item.job, count))
-                    self.room[group] -= [count * (size // smaller) for smaller in self.sizes]
+            taken = np.bincount(list(chain.from_iterable(dealt)), minlength=self.machine.groups)
+            self.room -= np.outer(taken, [size // smaller for smaller in self.sizes])
 
     def _items_across(self, size: int) -> Iterable[_Item]:
         for job, shape in enumerate(self.shapes):
@@ -235,19 +237,17 @@ class _Attempt:
         """Switches for the blocks in each group, largest blocks first."""
         full: Packing = [[] for _ in self.shapes]
         rest: Packing = [[] for _ in self.shapes]
-        for group, by_size in enumerate(self.items):
-            first, last = self.machine.bounds[group : group + 2]
+        held: dict[int, int] = {}
+        for by_size, (first, last) in zip(self.items, pairwise(self.machine.bounds.tolist()), strict=True):
             free = self.machine.free[first:last].copy()
             for size in sorted(by_size, reverse=True):
                 slots = np.repeat(np.arange(last - first), free // size)
-                held = {item.job: full[item.job][0] - first for item in by_size[size] if full[item.job]}
                 dealt = self._deal(slots, by_size[size], size, Spread.GROUP, held)
                 for item, switches in zip(by_size[size], dealt, strict=True):
+                    held.setdefault(item.job, switches[0])
                     blocks = full if size == self.shapes[item.job].size else rest
-                    blocks[item.job] += [int(first) + switch for switch in switches]
-                free -= size * np.bincount(
-                    [switch for switches in dealt for switch in switches], minlength=last - first
-                )
+                    blocks[item.job] += [first + switch for switch in switches]
+                free -= size * np.bincount(list(chain.from_iterable(dealt)), minlength=last - first)
         for job, shape in enumerate(self.shapes):
             if shape.spread is Spread.ACROSS:  # they come group by group
                 self.rng.shuffle(full[job])

@@ -133,6 +133,11 @@ def test_uniform_utilisations_go_in_even_steps() -> None:
     assert {len(found.jobs) for found in concurrent(plan)} == {2, 6, 10}
 
 
+def test_steps_of_utilisation_that_hold_no_job_fall_away() -> None:
+    plan = design(THREE_CELLS, ask(sizes=(8,), patterns=5, gpus=16, experiments=9))
+    assert {len(found.jobs) for found in concurrent(plan)} == {1, 2}  # 0.6 and 0.8, and 1; 0.2 and 0.4 hold none
+
+
 def test_in_queue_mode_entropy_alone_is_covered_and_nothing_is_placed() -> None:
     plan = design(THREE_CELLS, tier(mode="queue", experiments=6))
     assert plan.mode == "queue"

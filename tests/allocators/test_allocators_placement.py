@@ -16,6 +16,7 @@ from machines import machine, regular
 
 from dlbench.allocators.achieved import achieved
 from dlbench.allocators.classes import PAPER_CLASSES, PlacementClass, PlacementError
+from dlbench.allocators.packing import NoRoomError
 from dlbench.allocators.placement import Request, check_alone, place
 from dlbench.allocators.topology import Topology
 
@@ -163,25 +164,37 @@ def is_placed(topology: Topology, jobs: Sequence[tuple[int, str]]) -> bool:
     return True
 
 
-def test_jobs_of_any_class_are_placed_exactly_where_a_placement_exists() -> None:
+def instances(count: int) -> Iterable[tuple[Free, list[tuple[int, str]]]]:
+    """Small machines, and jobs that they could hold by their nodes alone."""
     rng = np.random.default_rng(7)
-    outcomes = Counter[bool]()
-    for _ in range(150):
-        free = tuple(
-            tuple(int(nodes) for nodes in rng.integers(1, 4, size=rng.integers(1, 4)))
-            for _ in range(rng.integers(1, 4))
-        )
+    for _ in range(count):
+        groups = [rng.integers(1, 4, size=rng.integers(1, 4)) for _ in range(rng.integers(1, 4))]
+        free = tuple(tuple(switches.tolist()) for switches in groups)
         left, jobs = min(9, sum(map(sum, free))), []
         for nodes, name in zip(rng.integers(1, 6, size=5).tolist(), rng.choice(NAMES, size=5).tolist(), strict=True):
             if PlacementClass.parse(name).smallest() <= nodes <= left:
                 jobs.append((nodes, name))
                 left -= nodes
-        if not jobs:
-            continue
+        if jobs:
+            yield free, jobs
+
+
+def test_jobs_of_any_class_are_placed_exactly_where_a_placement_exists() -> None:
+    outcomes = Counter[bool]()
+    for free, jobs in instances(150):
         expected = exists(free, jobs)
         assert is_placed(machine(*free), jobs) is expected, (free, jobs)
         outcomes[expected] += 1
     assert min(outcomes[True], outcomes[False]) > 30
+
+
+def test_the_exhaustive_search_decides_alone_where_no_attempt_succeeds(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(*_: object, **__: object) -> None:
+        raise NoRoomError(job=0, size=1, wanted=1, free=0)
+
+    monkeypatch.setattr("dlbench.allocators.placement.pack", fails)
+    for free, jobs in instances(80):
+        assert is_placed(machine(*free), jobs) is exists(free, jobs), (free, jobs)
 
 
 def test_jobs_under_one_switch_are_packed_wherever_it_is_possible() -> None:

@@ -1,0 +1,140 @@
+"""`dlbench plan`: the table of a plan, the file, and what is refused."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dlbench.allocators.experiment import read_plan
+from dlbench.cli import main as command_line
+
+CONF = """\
+SwitchName=l0 Nodes=n[1-4]
+SwitchName=l1 Nodes=n[5-8]
+SwitchName=l2 Nodes=n[9-12]
+SwitchName=l3 Nodes=n[13-16]
+SwitchName=g0 Switches=l[0-1]
+SwitchName=g1 Switches=l[2-3]
+"""
+MACHINE = ("--system", "leonardo", "--topology", "topology.conf")
+
+Answer = tuple[int, str, str]
+
+
+@pytest.fixture
+def dlbench(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Any:
+    """Run `dlbench plan` where topology.conf is; gives exit code, stdout and stderr."""
+    (tmp_path / "topology.conf").write_text(CONF)
+    monkeypatch.chdir(tmp_path)
+
+    def run(*arguments: str) -> Answer:
+        monkeypatch.setattr(sys, "argv", ["dlbench", "plan", *arguments])
+        with pytest.raises(SystemExit) as leave:
+            command_line.main()
+        printed = capsys.readouterr()
+        return int(str(leave.value.code)), printed.out, printed.err
+
+    return run
+
+
+def test_the_table_has_a_line_for_every_experiment_of_the_plan(dlbench: Any, tmp_path: Path) -> None:
+    code, out, _ = dlbench(*MACHINE, "--pattern", "uniform", "--sizes", "16", "--experiments", "6", "-o", "plan.yaml")
+    assert code == 0
+    plan = read_plan(tmp_path / "plan.yaml")
+    rows = [line.split()[0] for line in out.splitlines() if not line.startswith("#")]
+    assert rows == ["experiment", *(experiment.name for experiment in plan.experiments)]
+    assert plan.gpus == 64
+    assert "topology.conf: 16 nodes, 64 GPUs" in out
+    assert out.splitlines()[-1] == "# written    plan.yaml"
+
+
+def test_utilisation_nodes_and_node_hours_of_an_experiment_are_shown(dlbench: Any) -> None:
+    _, out, _ = dlbench(
+        *MACHINE, "--pattern", "uniform", "--sizes", "8", "--patterns", "1", "--utilisation", "0.5",
+        "--experiments", "1", "--timeout", "900",
+    )  # fmt: skip
+    (row,) = [line for line in out.splitlines() if line.startswith("mix-000")]
+    # Half of 64 GPUs are 4 jobs of 8, on 8 nodes for a quarter of an hour; 8 GPUs leave only DP, so no mix.
+    assert row.startswith("mix-000     4: 4 × 8")
+    assert row.split()[5:10] == ["32", "8", "50.0%", "0.00", "low"]
+    assert row.split()[-2:] == ["900", "2.00"]
+
+
+def test_bins_are_counted_and_those_out_of_reach_named(dlbench: Any) -> None:
+    _, out, _ = dlbench(*MACHINE, "--pattern", "uniform", "--sizes", "8", "--patterns", "2", "--experiments", "6")
+    lines = out.splitlines()
+    assert "# entropy    6 low, 0 medium, 0 high" in lines
+    assert "# locality   2 low, 2 medium, 2 high" in lines
+    assert "# covered    3 of 9 pairs of entropy and locality" in lines
+    assert "# note       high entropy is out of reach of 2 of 2 patterns" in lines
+
+
+def test_node_hours_add_up(dlbench: Any) -> None:
+    _, out, _ = dlbench(*MACHINE, "--pattern", "uniform", "--sizes", "16", "--experiments", "3")
+    rows = [line.split() for line in out.splitlines() if line.startswith(("mix-", "alone-"))]
+    (total,) = [line for line in out.splitlines() if line.startswith("# node-hours")]
+    assert float(total.split()[2]) == pytest.approx(sum(float(row[-1]) for row in rows), abs=0.06)
+    assert total.endswith("baselines")
+
+
+def test_the_same_command_writes_the_same_bytes(dlbench: Any, tmp_path: Path) -> None:
+    for name in ("a.json", "b.json"):
+        assert dlbench(*MACHINE, "--pattern", "tier", "--seed", "3", "--experiments", "3", "-o", name)[0] == 0
+    assert (tmp_path / "a.json").read_bytes() == (tmp_path / "b.json").read_bytes()
+
+
+def test_options_of_runs_become_those_of_every_job(dlbench: Any, tmp_path: Path) -> None:
+    dlbench(*MACHINE, "--pattern", "tier", "--experiments", "2", "--iterations", "3", "--scale", "0.5", "-o", "p.json")
+    options = [job.options for e in read_plan(tmp_path / "p.json").experiments for job in e.jobs]
+    assert all(found == {"iterations": 3, "scale": 0.5} for found in options)
+
+
+def test_in_queue_mode_nothing_has_a_locality(dlbench: Any) -> None:
+    code, out, _ = dlbench(*MACHINE, "--pattern", "tier", "--mode", "queue", "--experiments", "2")
+    assert code == 0
+    assert "# locality" not in out
+    assert "mode queue" in out
+
+
+def test_this_machine_has_plans_too(dlbench: Any) -> None:
+    code, out, _ = dlbench("--system", "local", "--pattern", "tier", "--gpus", "8", "--experiments", "3")
+    assert code == 0
+    assert "# topology   this machine: 8 nodes, 8 GPUs" in out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (
+            ("--system", "leonard", "--pattern", "tier"),
+            "unknown system 'leonard'; did you mean 'leonardo'? valid: alps,",
+        ),
+        ((*MACHINE, "--pattern", "tier", "--gpus", "65"), "65 GPUs are out of range; use 1 to 64, which topology"),
+        (
+            (*MACHINE, "--pattern", "tier", "-o", "plan.txt"),
+            "plan.txt: a plan is a file that ends in .yaml, .yml or .json",
+        ),
+        (
+            (*MACHINE, "--pattern", "uniform", "--sizes", "24"),
+            "no strategy of catalogue paper runs on 24 GPUs at 4 GPUs per node; use 8, 16, 32",
+        ),
+        ((*MACHINE, "--pattern", "tier", "--nodes", "n99"), "topology {here}/topology.conf has no node 'n99'; did you"),
+        ((*MACHINE, "--pattern", "tier", "--nodes", ""), "argument --nodes: expected a text, found ''"),
+        (
+            (*MACHINE, "--pattern", "tier", "--experimens", "3"),
+            "unknown option --experimens, did you mean --experiments?",
+        ),
+        ((*MACHINE, "--pattern", "tier", "--utilisation", "0.8-1"), "--utilisation 0.8-1: expected LOW:HIGH such as"),
+        ((*MACHINE, "--pattern", "tier", "--record", "x"), "--record: the plan says this of every job; leave it out"),
+    ],
+)
+def test_what_cannot_be_planned_is_refused_in_a_line(
+    dlbench: Any, tmp_path: Path, arguments: tuple[str, ...], message: str
+) -> None:
+    code, _, err = dlbench(*arguments)
+    assert code == 2
+    assert err.startswith(f"dlbench: {message.format(here=tmp_path)}"), err
+    assert err.count("\n") == 1
