@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -254,8 +255,27 @@ def test_messages_between_two_ranks_are_no_collectives(tmp_path: Path) -> None:
     kernels = uneven([ALLREDUCE] * 3)
     message = Kernel(Collective("send", WORLD), 9, EPOCH + 1, EPOCH + 2, EPOCH)
     kernels[0].insert(0, message)
-    (group,) = aligned(write_run(tmp_path, kernels, Writing(seq=False))).groups
-    assert group.operations == ("allreduce",) * 3
+    alignment = aligned(write_run(tmp_path, kernels, Writing(seq=False)))
+    assert [group.operations for group in alignment.groups] == [("allreduce",) * 3]
+    assert alignment.notes == ("1 point-to-point kernels are no collectives and were left out",)
+
+
+def test_kernels_that_name_neither_group_nor_operation_are_taken_for_one_group(tmp_path: Path) -> None:
+    alignment = aligned(write_run(tmp_path, uneven([ALLREDUCE] * 3), Writing(form="rocm")))
+    assert [group.group for group in alignment.groups] == ["collective (all ranks)"]
+
+
+def test_two_groups_that_cannot_be_told_apart_are_refused(tmp_path: Path) -> None:
+    program = [Collective("allreduce", pair) for pair in PAIRS for _ in range(5)]
+    kernels = uneven(program)
+    paths = write_run(tmp_path, kernels, Writing(seq=False))
+    for path in paths:
+        path.write_bytes(re.sub(rb', "(Process Group \w+|Collective name)": "[^"]*"', b"", path.read_bytes()))
+    (reason,) = aligned(paths).refused
+    assert reason == (
+        "allreduce (2 ranks): 4 ranks have kernels of groups of 2, which name neither group nor ranks: "
+        "the groups cannot be told apart"
+    )
 
 
 def test_one_rank_alone_has_nothing_to_compare(tmp_path: Path) -> None:

@@ -16,8 +16,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from kineto_writer import FORMS, Collective, Form, Group, Writing, compressed, run, trace
 
+from dlbench.analysis.traces.alignment import align
 from dlbench.analysis.traces.communication import Communication, communication
 from dlbench.analysis.traces.events import events
+from dlbench.analysis.traces.ranks import RankedTrace, read_ranks
 from dlbench.analysis.traces.repair import repaired
 from dlbench.analysis.traces.source import UnreadableTrace
 from dlbench.errors import UserError
@@ -196,6 +198,7 @@ def test_a_damaged_event_is_dropped_and_those_around_it_are_kept(
     [
         ("ts", "123456789012345678901234567890"),
         ("ts", "null"),
+        ("ts", "0"),
         ("ts", "1e400"),
         ("ts", '"soon"'),
         ("dur", "-5"),
@@ -345,6 +348,44 @@ def test_no_damage_is_a_traceback(
         else:
             assert len(found.start) <= 4 * 6 + 4
             assert all(note.startswith(f"{path}: ") for note in found.notes)
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=3),
+    max_leaves=4,
+)
+FIELDS = ("ph", "cat", "name", "pid", "tid", "ts", "dur", "id", "args")
+METADATA = ("distributedInfo", "baseTimeNanoseconds", "schemaVersion")
+ARGUMENTS = ("correlation", "External id", "Seq", "Process Group Ranks", "Group size", "dtype", "Collective name")
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    in_events=st.lists(st.tuples(st.integers(0, 23), st.sampled_from(FIELDS + ARGUMENTS), JSON), max_size=4),
+    in_metadata=st.dictionaries(st.sampled_from(METADATA), JSON, max_size=2),
+    info=st.dictionaries(st.sampled_from(("rank", "world_size", "pg_config")), JSON, max_size=2),
+)
+def test_values_of_any_type_in_any_field_are_no_traceback(
+    in_events: list[tuple[int, str, Any]],
+    in_metadata: dict[str, Any],
+    info: dict[str, Any],
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    content = json.loads(trace(0, 2, KERNELS[:4], Writing(form="epoch")))
+    content["distributedInfo"] |= info
+    content |= in_metadata
+    for number, field, value in in_events:
+        event = content["traceEvents"][number]
+        target = event.setdefault("args", {}) if field in ARGUMENTS else event
+        if isinstance(target, dict):
+            target[field] = value
+    path = tmp_path_factory.getbasetemp() / "odd.json"
+    path.write_text(json.dumps(content))
+    (odd,), _ = read_ranks([path])
+    assert len(odd.communication.start) <= 8
+    align([odd, RankedTrace(odd.rank + 1, odd.communication)])
+    assert len(events(path)) <= 24
 
 
 @settings(max_examples=60, deadline=None)

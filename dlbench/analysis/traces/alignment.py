@@ -67,10 +67,9 @@ class _Key(NamedTuple):
 
     def label(self, description: str) -> str:
         """The group in words."""
-        if not self.name:
-            return f"{self.operation}, " + ("all ranks" if self.size == UNKNOWN else f"{self.size} ranks")
-        name = self.name if description in ("", "undefined") else description
-        return f"{name} ({_ranks_text(self.ranks) if self.ranks else f'{self.size} ranks'})"
+        name = description if description not in ("", "undefined") else self.name or self.operation
+        who = f"{self.size} ranks" if self.size != UNKNOWN else "all ranks"
+        return f"{name} ({_ranks_text(self.ranks) if self.ranks else who})"
 
 
 class _Member(NamedTuple):
@@ -97,7 +96,7 @@ def align(traces: Sequence[RankedTrace], *, tolerance: float = TOLERANCE) -> Ali
     origin = min((int(each.communication.start[0]) for each in traces if len(each.communication.start)), default=0)
     groups: list[Collectives] = []
     refused: list[str] = []
-    notes: list[str] = []
+    notes = _messages_left_out(traces)
     for label, key, members in _groups(traces):
         try:
             aligned = _Group(label, key, members, notes).aligned()
@@ -120,12 +119,21 @@ def _groups(traces: Sequence[RankedTrace]) -> Iterator[tuple[str, _Key, list[_Me
             size = max(described.size, len(ranks) or UNKNOWN)
             key = _Key(described.name, ranks, size, "" if described.name else name)
             descriptions.setdefault(key, described.description)
-            if not (described.name and name in POINT_TO_POINT):
+            if name not in POINT_TO_POINT:
                 rows.setdefault(key, []).append(np.flatnonzero((trace.group == group) & (trace.operation == operation)))
         for key, parts in rows.items():
             members.setdefault(key, []).append(_Member(rank, trace, np.sort(np.concatenate(parts))))
     for key, those in members.items():
         yield key.label(descriptions[key]), key, those
+
+
+def _messages_left_out(traces: Sequence[RankedTrace]) -> list[str]:
+    """A note on kernels that are no collectives: they know two ranks of a group only."""
+    count = 0
+    for trace in (each.communication for each in traces):
+        codes = [code for code, name in enumerate(trace.operations) if name in POINT_TO_POINT]
+        count += int(np.isin(trace.operation, codes).sum())
+    return [f"{count} point-to-point kernels are no collectives and were left out"] if count else []
 
 
 def _adopted_ranks(traces: Sequence[RankedTrace]) -> dict[str, tuple[int, ...]]:

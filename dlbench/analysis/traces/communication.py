@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -93,6 +94,11 @@ def base_nanoseconds(metadata: dict[str, Any]) -> int:
     return 0 if base == UNKNOWN else base
 
 
+def valid_times(start: NDArray[np.int64], duration: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """Which events have a time: 0 stands for one that the profiler did not know."""
+    return np.asarray((start != NO_TIME) & (start != 0) & (duration >= 0))
+
+
 class CommunicationColumns:
     """Columns of the communication kernels read so far, in the order of the file."""
 
@@ -123,7 +129,7 @@ class CommunicationColumns:
         start, duration = np.array(self._times, dtype=np.int64).reshape(-1, 2).T
         codes = np.array(self._codes, dtype=np.int32).reshape(-1, 3)
         numbers = np.array(self._numbers, dtype=np.int64).reshape(-1, 2)
-        timed = (start != NO_TIME) & (duration >= 0)
+        timed = valid_times(start, duration)
         order = np.flatnonzero(timed)[np.argsort(start[timed], kind="stable")]
         notes = reader.notes
         if lost := len(start) - len(order):
@@ -172,11 +178,21 @@ def _described(groups: list[Group], metadata: dict[str, Any]) -> list[Group]:
     """The groups with what the metadata knows better: the ranks of a long list, a size, a description."""
     info = metadata.get("distributedInfo")
     entries = info.get("pg_config") if isinstance(info, dict) else None
+    if isinstance(entries, str):
+        entries = _list_in(entries)
     known: dict[str, dict[str, Any]] = {}
     for entry in entries if isinstance(entries, list) else []:
         if isinstance(entry, dict):
             known[str(entry.get("pg_name"))] = entry
     return [_completed(group, known.get(group.name, {})) for group in groups]
+
+
+def _list_in(text: str) -> Any:
+    """The value of a JSON text, None where it is none."""
+    try:
+        return msgspec.json.decode(text)
+    except (msgspec.DecodeError, RecursionError, ValueError):
+        return None
 
 
 def _completed(group: Group, entry: dict[str, Any]) -> Group:

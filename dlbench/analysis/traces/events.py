@@ -15,6 +15,7 @@ from dlbench.analysis.traces.communication import (
     Communication,
     CommunicationColumns,
     base_nanoseconds,
+    valid_times,
 )
 from dlbench.analysis.traces.format import NO_ARGS, NO_TIME, UNKNOWN, Event, integer, nanoseconds
 from dlbench.analysis.traces.kernels import CommunicationKernels
@@ -166,7 +167,7 @@ class _Columns:
     def of(self, reader: TraceReader) -> Events:
         """The events by start, once the trace is read."""
         start, duration = _int64(self._slices.time), _int64(self._durations)
-        timed = (start != NO_TIME) & (duration >= 0)
+        timed = valid_times(start, duration)
         order = np.flatnonzero(timed)[np.lexsort((-duration[timed], start[timed]))]
         row = np.full(len(start), UNKNOWN, dtype=np.int64)
         row[order] = np.arange(len(order))

@@ -55,7 +55,7 @@ class CommunicationKernels:
         """Whether the event is one; annotations of the same collective, on the CPU and the GPU, are not."""
         if event.cat not in ("kernel", "Kernel"):
             return False
-        if event.args is not None and event.args.collective is not None:
+        if event.args is not None and isinstance(event.args.collective, str):
             return True
         return event.name is not None and self._communicates(event.name) is not None
 
