@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 
 _OF_THE_PLAN = (
     "model", "record", "system", "placement", "experiment", "job", "concurrent-jobs", "label", "delay", "json", "grace",
+    "config",
 )  # fmt: skip
 """Options of a run that the plan or the pool decides."""
 _TAKEN_OVER = (
@@ -42,6 +44,12 @@ def add_plan_arguments(parser: ArgumentParser) -> None:
         type=text,
         metavar="FILE",
         help="file with what 'scontrol show topology' prints, or 'live' (default: live if possible, else the system's)",
+    )
+    what.add_argument(
+        "--sinfo",
+        type=text,
+        metavar="FILE",
+        help="for --topology FILE: what 'sinfo' prints, for the usable nodes",
     )
     what.add_argument("--experiments", type=at_least(1), default=12, metavar="N", help="concurrent ones (default 12)")
     what.add_argument("--patterns", type=at_least(1), default=5, metavar="N", help="patterns to draw (default 5)")
@@ -69,10 +77,13 @@ def plan_request(arguments: argparse.Namespace, system: SystemSpec, options: dic
 
     if arguments.sizes and arguments.pattern != "uniform":
         raise OptionError("--sizes is for --pattern uniform; the sizes of tiers are in --tiers FILE")
+    if arguments.sinfo and arguments.topology in (None, LIVE):
+        raise OptionError("--sinfo is for --topology FILE; a live cluster says itself which nodes are usable")
     small = is_here(system) and system.gpu is None
     return Request(
         system=_absolute(arguments.system) or "",
         topology=arguments.topology if arguments.topology == LIVE else _absolute(arguments.topology, is_path=True),
+        sinfo=_absolute(arguments.sinfo, is_path=True),
         tiers=_absolute(arguments.tiers),
         catalogue=_absolute(arguments.catalogue),
         rules=_absolute(arguments.rules),
@@ -109,14 +120,23 @@ def run_options(argv: Sequence[str], own: ArgumentParser) -> dict[str, Any]:
     return {name: _absolute(value) if name == "gpu" else value for name, value in options.items()}
 
 
-def design_plan(request: Request, system: SystemSpec, partition: str | None) -> Plan:
-    """The plan that a request asks for, on the partition or else the system's own; prints where its nodes are from."""
+def design_plan(request: Request, system: SystemSpec, partition: str | None, reservation: str | None = None) -> Plan:
+    """The plan that a request asks for, on the partition or else the system's own; prints where its nodes are from.
+
+    On a live cluster jobs whose nodes are chosen get those of the reservation.
+    """
     from dlbench.cli.topology import Restriction, restricted  # noqa: PLC0415
+    from dlbench.slurm.live import USABLE_STATES  # noqa: PLC0415
     from dlbench.slurm.planning import find_machine, make_plan  # noqa: PLC0415
 
     partition = partition or (system.scheduler.partition if system.scheduler else None)
-    machine = find_machine(system, request.topology, partition, request.gpus)
-    topology = restricted(machine.topology, Restriction(nodes=request.nodes, exclude=request.exclude))
+    reserved = reservation if request.mode == "reserved" else None
+    machine = find_machine(system, request, partition, reserved)
+    restriction = Restriction(nodes=request.nodes, exclude=request.exclude)
+    if request.sinfo is not None:
+        usable = Restriction(partition=partition, sinfo=Path(request.sinfo), states=USABLE_STATES)
+        machine = replace(machine, topology=restricted(machine.topology, usable))
+    topology = restricted(machine.topology, restriction)
     print(f"# topology   {one_line(machine.source)}: {len(topology.nodes)} nodes, {topology.gpus} GPUs")
     return make_plan(request, system, topology)
 

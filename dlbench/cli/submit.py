@@ -61,7 +61,7 @@ def submit(argv: Sequence[str]) -> int:
     settings = load_settings(options, arguments.config, os.environ)
     folder = arguments.output or Path(f"campaign-{system.name}-{request.pattern}-s{request.seed}")
     campaign = find_campaign(folder, request)
-    plan = campaign.plan if campaign else design_plan(request, system, settings.partition)
+    plan = campaign.plan if campaign else design_plan(request, system, settings.partition, settings.reservation)
     if not is_here(system):
         _check(Campaign(folder, request, plan), system, settings, dry_run=arguments.dry_run)
     folder.mkdir(parents=True, exist_ok=True)

@@ -57,6 +57,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     nodes: Text | None = None
     exclude: Text | None = None
     topology: Text | None = None
+    sinfo: Text | None = None
     utilisation: Text | None = None
     timeout: Positive | None = None
     """Seconds of every experiment; None: as long as its jobs need."""

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import re
 from shutil import which
 
 from dlbench.allocators.topology import Topology
 from dlbench.errors import RunError, UserError
+from dlbench.slurm.hostlist import expand
 from dlbench.slurm.sinfo import parse_sinfo, parse_states
 from dlbench.slurm.steps import slurm_output
 from dlbench.slurm.topology_conf import parse_topology
 
-USABLE_STATES = "idle,mix,alloc,comp,plnd,resv"
-"""States of nodes that run jobs now or later; what is down, drained or under maintenance is left out."""
+USABLE_STATES = "idle,mix,alloc,comp,plnd,resv,maint"
+"""States of nodes that run jobs now or later, reserved ones included; what is down or drained is left out."""
 
 
 def has_slurm() -> bool:
@@ -32,3 +34,13 @@ def live_topology(partition: str, gpus_per_node: int) -> Topology:
     topology = parse_topology(tree, gpus_per_node=gpus_per_node, source="scontrol show topology")
     found = set(parse_sinfo(states, source="sinfo").nodes(partition, parse_states(USABLE_STATES)))
     return topology.restrict(keep=[node for node in topology.nodes if node in found])
+
+
+def reserved_nodes(reservation: str) -> list[str]:
+    """Nodes of a reservation. Raises `UserError` with SLURM's own words where it has none of that name."""
+    try:
+        shown = slurm_output(["scontrol", "show", "reservation", "-o", reservation])
+    except RunError as error:
+        raise UserError(str(error)) from None
+    found = re.search(r"\bNodes=(\S+)", shown)
+    return [] if found is None or found[1] == "(null)" else expand(found[1])

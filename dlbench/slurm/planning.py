@@ -16,7 +16,7 @@ from dlbench.allocators.rules import load_rules
 from dlbench.allocators.topology import Topology, from_system
 from dlbench.errors import OptionError, UserError
 from dlbench.slurm.campaign import Request
-from dlbench.slurm.live import has_slurm, live_topology
+from dlbench.slurm.live import has_slurm, live_topology, reserved_nodes
 from dlbench.slurm.topology_conf import read_topology
 from dlbench.specs import SystemSpec
 
@@ -36,8 +36,6 @@ class Machine:
     topology: Topology
     source: str
     """In words."""
-    real: bool
-    """Whether its nodes have their own names; a spec's topology has made-up ones."""
 
 
 def is_here(system: SystemSpec) -> bool:
@@ -45,26 +43,38 @@ def is_here(system: SystemSpec) -> bool:
     return system.scheduler is None and system.topology.kind == "single-node"
 
 
-def find_machine(system: SystemSpec, where: str | None, partition: str | None, gpus: int | None) -> Machine:
-    """The topology of a system: of the file or of the live cluster that `where` names.
+def find_machine(system: SystemSpec, request: Request, partition: str | None, reservation: str | None) -> Machine:
+    """The topology of a system: of the file or of the live cluster that the request names.
 
-    None: of the live cluster, if this machine belongs to one that knows the partition, or else of the system's spec.
-    Raises `UserError`.
+    If it names none: of the live cluster, if this machine belongs to one that knows the partition, or else of the
+    system's spec. A live one is that of the reservation, if there is one. Raises `UserError`.
     """
     if is_here(system):
-        return Machine(from_system(system, gpus=_local_gpus(system, gpus)), "this machine", real=True)
-    gpus_per_node = system.gpus_per_node or 1
+        return Machine(from_system(system, gpus=_local_gpus(system, request.gpus)), "this machine")
+    where, gpus_per_node = request.topology, system.gpus_per_node or 1
     if where not in (None, LIVE):
-        return Machine(read_topology(Path(where), gpus_per_node=gpus_per_node), where, real=True)
+        return Machine(read_topology(Path(where), gpus_per_node=gpus_per_node), where)
     if where == LIVE and partition is None:
         raise OptionError(f"--topology live: system {system.name} has no partition; use --partition NAME")
     if partition is not None and (where == LIVE or has_slurm()):
         try:
-            return Machine(live_topology(partition, gpus_per_node), "SLURM, now", real=True)
+            topology = live_topology(partition, gpus_per_node)
         except UserError:
             if where == LIVE:
                 raise
-    return Machine(from_system(system), f"the spec of system {system.name}", real=False)
+        else:
+            return _reserved(topology, reservation)
+    return Machine(from_system(system), f"the spec of system {system.name}")
+
+
+def _reserved(topology: Topology, reservation: str | None) -> Machine:
+    if reservation is None:
+        return Machine(topology, "SLURM, now")
+    names = set(reserved_nodes(reservation))
+    kept = [node for node in topology.nodes if node in names]
+    if not kept:
+        raise OptionError(f"--reservation {reservation}: none of its nodes is usable in this partition")
+    return Machine(topology.restrict(keep=kept), f"SLURM, now, reservation {reservation}")
 
 
 def make_plan(request: Request, system: SystemSpec, topology: Topology) -> Plan:

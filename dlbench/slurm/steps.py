@@ -58,7 +58,7 @@ def slurm_output(command: Sequence[str]) -> str:
     """What a command of SLURM prints. Raises `RunError` with SLURM's own words where it fails."""
     done = _finished(command)
     if done.returncode:
-        words = " ".join(done.stderr.split()) or f"exit code {done.returncode}"
+        words = " ".join((done.stderr or done.stdout).split()) or f"exit code {done.returncode}"
         raise RunError(f"{command[0]} failed: {words}")
     return done.stdout
 

@@ -15,7 +15,7 @@ from dlbench.cli import main as command_line
 from dlbench.slurm import submit as slurm_submit
 
 TREE = ("SwitchName=l0 Nodes=n[1-8]", "SwitchName=l1 Nodes=n[9-16]", "SwitchName=g0 Switches=l[0-1]")
-SINFO = ("boost_usr_prod up n[1-14]", "boost_usr_prod idle n[1-12]", "boost_usr_prod down* n[13-14]")
+SINFO = ("boost_usr_prod idle n[1-12]", "boost_usr_prod down* n[13-14]")
 LEONARDO = ("--system=leonardo", "--pattern=tier", "--experiments=1", "--gpus=16", "-o", "c")
 SITE = ("--account=ABC", "--reservation=XYZ")
 
@@ -24,10 +24,11 @@ Answer = tuple[int, str, str]
 
 @pytest.fixture
 def slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Slurm:
-    """A cluster whose partition has the nodes n1 to n12."""
+    """A cluster whose partition has the nodes n1 to n12 and whose reservation has n5 to n16."""
     commands = Slurm(tmp_path / "bin")
-    commands.prints("scontrol", *TREE)
-    commands.prints("sinfo", *SINFO[1:])
+    tree, reservation = "\n".join(TREE), "ReservationName=XYZ Nodes=n[5-16] NodeCnt=12"
+    commands.answers("scontrol", f"print({reservation!r} if 'reservation' in sys.argv else {tree!r})")
+    commands.prints("sinfo", *SINFO)
     monkeypatch.setenv("PATH", str(commands.folder))
     return commands
 
@@ -67,10 +68,10 @@ def files(folder: Path) -> dict[str, bytes]:
 def test_a_system_of_a_cluster_is_placed_on_its_usable_nodes_and_submitted(dlbench: Any, slurm: Slurm) -> None:
     code, out, err = dlbench(*LEONARDO, *SITE)
     assert (code, err) == (0, "")
-    assert "# topology   SLURM, now: 12 nodes, 48 GPUs\n" in out
+    assert "# topology   SLURM, now, reservation XYZ: 8 nodes, 32 GPUs\n" in out
     plan = read_plan(Path("c/plan.yaml"))
     used = {node for experiment in plan.experiments for job in experiment.jobs for node in job.nodes}
-    assert used <= {f"n{number}" for number in range(1, 13)}
+    assert used <= {f"n{number}" for number in range(5, 13)}
     assert len(slurm.calls("sbatch")) == len(plan.experiments)
     assert f"{len(plan.experiments)} submitted, 0 were there; see 'dlbench status c'" in out
 
@@ -130,6 +131,15 @@ def test_without_a_cluster_names_are_made_up_and_good_for_a_dry_run_only(
     assert dlbench(*LEONARDO, *SITE, "--dry-run")[0] == 0
 
 
+def test_a_file_with_the_topology_is_restricted_by_one_with_the_states(dlbench: Any) -> None:
+    Path("topology.conf").write_text("\n".join(TREE))
+    Path("sinfo.txt").write_text("\n".join(SINFO))
+    files = ("--topology=topology.conf", "--sinfo=sinfo.txt")
+    code, out, _ = dlbench(*LEONARDO, *SITE, *files, "--exclude=n1", "--dry-run")
+    assert code == 0
+    assert out.startswith(f"# topology   {Path().absolute()}/topology.conf: 11 nodes, 44 GPUs\n")
+
+
 def test_in_mode_queue_slurm_chooses_the_nodes_and_no_reservation_is_needed(dlbench: Any, slurm: Slurm) -> None:
     assert dlbench(*LEONARDO, "--account=ABC", "--mode=queue")[0] == 0
     text = Path("c/mix-000/job.sh").read_text()
@@ -157,6 +167,7 @@ def test_account_and_reservation_may_stand_in_a_file(dlbench: Any, slurm: Slurm)
         (("--system=leonardo", "--pattern=tier", "--nodes=n[1,1]"), "topology scontrol show topology: a list of nodes"),
         (("--system=leonardo", "--pattern=tier", "--topology=none"), ": no such file or directory"),
         (("--system=leonardo", "--pattern=tier", "--partition=lost", "--topology=live"), "sinfo: has no partition"),
+        (("--system=local", "--pattern=tier", "--sinfo=x"), "--sinfo is for --topology FILE"),
         (("--system=nvl72", "--pattern=tier"), "system nvl72 has no scheduler in its spec"),
     ],
 )

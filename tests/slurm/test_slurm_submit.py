@@ -137,8 +137,23 @@ def test_slurm_accepts_the_scripts_and_reads_their_values_as_they_were_meant(log
 
 def test_a_reservation_that_does_not_exist_is_refused_in_the_words_of_slurm(login: Login) -> None:
     done = login.submit("--experiments=1", "--gpus=8", "--reservation=nowhere")
+    assert (done.returncode, done.stderr) == (2, "dlbench: scontrol failed: Reservation nowhere not found\n")
+    tree = f"--topology={login.cluster.folder}/topology.conf"
+    done = login.submit("--experiments=1", "--gpus=8", "--reservation=nowhere", tree)
     assert done.returncode == 2
     assert done.stderr.startswith("dlbench: experiment mix-000: sbatch failed: ")
     assert done.stderr.endswith("Requested reservation is invalid\n")
     assert len(done.stderr.splitlines()) == 1
     assert {entry["state"] for entry in login.status().values()} == {"planned"}
+
+
+def test_jobs_are_placed_on_the_nodes_of_the_reservation(login: Login) -> None:
+    nodes = login.cluster.nodes[1:6]
+    created = ("ReservationName=ours", "StartTime=now", "Duration=10", "Users=root", f"Nodes={','.join(nodes)}")
+    login.cluster.run("scontrol", "create", "reservation", *created)
+    try:
+        done = login.submit("--experiments=1", "--reservation=ours", "--dry-run")
+        assert "# topology   SLURM, now, reservation ours: 5 nodes, 10 GPUs" in done.stdout, done.stderr
+        login.cluster.run("sbatch", "--test-only", str(login.folder / "campaign/mix-000/job.sh"))
+    finally:
+        login.cluster.run("scontrol", "delete", "ReservationName=ours")
