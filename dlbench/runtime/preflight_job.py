@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 
-from dlbench.comm.library import MPI
+from dlbench.comm.library import MPI, version
 from dlbench.errors import PreflightError
 from dlbench.runtime.abort import Abort, Note
 from dlbench.runtime.agreement import AgreedExit
@@ -47,7 +47,7 @@ def _work(comm: MPI.Intracomm, options: PreflightOptions, watchdog: Watchdog) ->
     host, abort = join_host(comm, watchdog)
     abort.note = note
     watchdog.situation.enter("looking at memory, devices and versions")
-    facts = find_facts(comm, host.comm)
+    facts = find_facts(comm, host.comm, version())
     watchdog.situation.enter("comparing the clocks")
     clocks = wall_offsets(comm)
     watchdog.situation.enter("collecting what the ranks have found")

@@ -95,9 +95,9 @@ def sabotaged(folder: Path, sabotage: str) -> list[str]:
     return [str(program)]
 
 
-def environments(mpi: Mpi, *variables: tuple[str, ...], python: str = "", cwd: Path | None = None) -> Completed:
+def environments(mpi: Mpi, *variables: tuple[str, ...], cwd: Path | None = None) -> Completed:
     """A preflight with a rank for each set of variables, on one host."""
-    command = [python or mpi.python, *MODULE]
+    command = [mpi.python, *MODULE]
     first, *others = [["env", *settings, *command] for settings in variables]
     words = [word for other in others for word in (":", "-n", "1", *other)]
     return replace(mpi, python=first[0]).launch(1, [*first[1:], *words], cwd=cwd)
@@ -168,7 +168,9 @@ def test_a_rank_that_never_greets_is_named_by_its_neighbours(mpi: Mpi, tmp_path:
     failed = reason(completed)
     assert failed.startswith("FAILED: hang: rank 1 (")
     assert "is in waiting for the greeting of rank 2 after" in failed
-    assert not [line for line in said(completed.stderr) if line.startswith("rank 0")]  # who has nothing to say waits longer
+    assert not [
+        line for line in said(completed.stderr) if line.startswith("rank 0")
+    ]  # who has nothing to say waits longer
 
 
 def test_a_rank_that_dies_in_the_ring_does_not_leave_the_others_hanging(mpi: Mpi, tmp_path: Path) -> None:
@@ -324,14 +326,13 @@ def test_a_signal_ends_it_in_one_line(mpi: Mpi, tmp_path: Path) -> None:
         os.kill(job.rank_pids()[0], signal.SIGTERM)
         completed = job.wait(20)
 
-    assert completed.returncode != 0
+    assert completed.returncode not in (0, 1, 2)
     assert "Traceback" not in completed.stderr
+    assert reason(completed).startswith("FAILED: SIGTERM on rank 0 (")
 
 
 @on_mpich
-def test_the_command_starts_ranks_and_as_a_rank_starts_none(mpi: Mpi) -> None:
-    alone = replace(mpi, python="env").launch(1, ["true"])
-    assert alone.returncode == 0
+def test_the_command_as_a_rank_starts_no_others(mpi: Mpi) -> None:
     completed = mpi.launch(2, ["-m", "dlbench", "preflight", "--json"])
 
     assert completed.returncode == 0, completed

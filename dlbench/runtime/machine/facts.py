@@ -7,21 +7,27 @@ import re
 import sys
 from collections.abc import Iterator, Mapping
 from hashlib import sha256
+from typing import TYPE_CHECKING
 
 import mpi4py
 import msgspec
 import numpy as np
 
 import dlbench
-from dlbench.comm.library import MPI, version
 from dlbench.runtime.machine.survey import DeviceFacts, RankFacts
 from dlbench.runtime.preflight import available_memory, usable_cores
+
+if TYPE_CHECKING:
+    from mpi4py import MPI
 
 DEVICE_VARIABLES = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "SLURM_STEP_GPUS")
 
 
-def find_facts(comm: MPI.Comm, local: MPI.Comm) -> RankFacts:
-    """The facts of this rank; `local` are the ranks on its host, with which it shares the work. Collective."""
+def find_facts(comm: MPI.Comm, local: MPI.Comm, library: str) -> RankFacts:
+    """The facts of this rank. Collective.
+
+    `local` are the ranks on its host, with which it shares the work; `library` is the version of the MPI library.
+    """
     source = os.path.realpath(dlbench.__path__[0])  # ranks do without pathlib: it loads five modules
     host = os.uname().nodename
     places: list[tuple[str, str]] = local.allgather((host, source))  # virtual nodes can share memory
@@ -29,7 +35,7 @@ def find_facts(comm: MPI.Comm, local: MPI.Comm) -> RankFacts:
         rank=comm.rank,
         host=host,
         boot=boot_id(),
-        versions=versions(),
+        versions=versions(library),
         source=source,
         source_hash=hash_folder(source) if places.index((host, source)) == local.rank else "",
         cores=tuple(sorted(usable_cores())),
@@ -47,7 +53,7 @@ def boot_id() -> str:
         return ""
 
 
-def versions() -> dict[str, str]:
+def versions(library: str) -> dict[str, str]:
     """Versions of what a rank process consists of. From the modules: package metadata are files to look for."""
     return {
         "dlbench": dlbench.__version__,
@@ -55,7 +61,7 @@ def versions() -> dict[str, str]:
         "NumPy": np.__version__,
         "msgspec": msgspec.__version__,
         "mpi4py": mpi4py.__version__,
-        "MPI": version(),
+        "MPI": library,
     }
 
 

@@ -218,7 +218,7 @@ def check_cores(survey: Survey) -> Iterator[Finding]:
         taken: dict[int, int] = {}
         overlapping = {rank for cores, ranks in bound.items() for rank in _earlier(taken, cores, ranks[0])}
         if overlapping:
-            message = f"ranks {_listed(map(str, sorted(overlapping)))} of host {host.name} are bound to cores of others"
+            message = f"host {host.name} has ranks bound to cores of others: {compressed_ranks(sorted(overlapping))}"
             yield _warning("cores", message, survey, min(overlapping))
 
 
