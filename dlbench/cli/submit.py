@@ -65,11 +65,11 @@ def submit(argv: Sequence[str]) -> int:
     if not is_here(system):
         _check(Campaign(folder, request, plan), system, settings, dry_run=arguments.dry_run)
     folder.mkdir(parents=True, exist_ok=True)
-    with locked(folder):
+    with locked(folder) as lock:
         campaign = find_campaign(folder, request) or start_campaign(folder, request, plan)
         _describe(campaign)
         if is_here(system):
-            return _run_here(campaign, dry_run=arguments.dry_run)
+            return _run_here(campaign, lock, dry_run=arguments.dry_run)
         return _submit(campaign, system, settings, dry_run=arguments.dry_run)
 
 
@@ -95,7 +95,7 @@ def _describe(campaign: Campaign) -> None:
     print(f"# folder     {one_line(str(campaign.folder))}")
 
 
-def _run_here(campaign: Campaign, *, dry_run: bool) -> int:
+def _run_here(campaign: Campaign, lock: int, *, dry_run: bool) -> int:
     from dlbench.slurm.states import survey  # noqa: PLC0415
     from dlbench.slurm.submit import missing, run_here  # noqa: PLC0415
 
@@ -105,7 +105,7 @@ def _run_here(campaign: Campaign, *, dry_run: bool) -> int:
             campaign.write_experiment(experiment)
         print(f"nothing was run; {len(experiments)} experiments are missing")
         return 0
-    code = run_here(campaign, experiments, print)
+    code = run_here(campaign, experiments, print, lock)
     show(survey(campaign, locked=True))
     print(f"'dlbench analyze {shlex.quote(str(campaign.folder))}' says what the records mean")
     return code

@@ -195,8 +195,11 @@ def _shown(value: object) -> str:
 
 
 @contextmanager
-def locked(folder: Path) -> Iterator[None]:
-    """Keep others from submitting in the folder. Raises `UserError` while another does."""
+def locked(folder: Path) -> Iterator[int]:
+    """Keep others from submitting in the folder; gives a file descriptor with which a child process does so too.
+
+    Raises `UserError` while another submits.
+    """
     with (folder / LOCK_FILE).open("a+") as file:
         for attempt in range(_LOCK_TRIES):
             if _lock(file.fileno()):
@@ -207,7 +210,7 @@ def locked(folder: Path) -> Iterator[None]:
         file.truncate(0)
         file.write(f"{os.getpid()} {os.uname().nodename}\n")
         file.flush()
-        yield
+        yield file.fileno()
 
 
 def submitter(folder: Path) -> Submitter | None:

@@ -142,12 +142,13 @@ def _judge(submission: Submission, events: Sequence[Event], queued: Queued | Non
         return state, "is being cancelled" if cancelled else queued.reason
     if cancelled or (queued is not None and queued.state == "CANCELLED"):
         return State.CANCELLED, ""
+    words = last_lines(folder / f"slurm-{submission.job_id}.out").rpartition("\n")[2]
     if queued is not None:
-        words = last_lines(folder / f"slurm-{submission.job_id}.out").rpartition("\n")[2]
         return State.FAILED, f"{queued.state}: {words or queued.reason}"
     begun = _started(events, submission.job_id) is not None
     who = "its submitter" if submission.job_id == LOCAL else "its SLURM job"
-    return State.LOST, f"{who} is gone, and its pool has not {'ended' if begun else 'begun'}"
+    gone = f"{who} is gone, and its pool has not {'ended' if begun else 'begun'}"
+    return State.LOST, f"{gone}: {words}" if words else gone
 
 
 def _outcome(ended: PoolEnded) -> tuple[State, str]:

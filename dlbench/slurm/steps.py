@@ -54,19 +54,28 @@ class SlurmJob:
             _finished(["scancel", f"--signal={name}", *(step.id for step in steps)])
 
 
-def slurm_output(command: Sequence[str]) -> str:
-    """What a command of SLURM prints. Raises `RunError` with SLURM's own words where it fails."""
-    done = _finished(command)
+def slurm_output(command: Sequence[str], environment: Mapping[str, str] | None = None) -> str:
+    """What a command of SLURM prints, by default in this environment.
+
+    Raises `RunError` with SLURM's own words where it fails.
+    """
+    done = _finished(command, environment)
     if done.returncode:
         words = " ".join((done.stderr or done.stdout).split()) or f"exit code {done.returncode}"
         raise RunError(f"{command[0]} failed: {words}")
     return done.stdout
 
 
-def _finished(command: Sequence[str]) -> subprocess.CompletedProcess[str]:
+def _finished(command: Sequence[str], environment: Mapping[str, str] | None = None) -> subprocess.CompletedProcess[str]:
     try:
         return subprocess.run(
-            command, capture_output=True, text=True, errors="replace", timeout=_PATIENCE_SECONDS, check=False
+            command,
+            env=environment,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=_PATIENCE_SECONDS,
+            check=False,
         )
     except OSError as error:
         raise PreflightError(f"cannot start {command[0]}: {error.strerror}; is SLURM on the PATH?") from None

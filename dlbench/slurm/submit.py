@@ -65,9 +65,11 @@ def submit_all(campaign: Campaign, experiments: Sequence[Experiment], scripts: S
 
     Raises `UserError` with SLURM's own words where it refuses one.
     """
+    # What these variables say would win over the script without a word.
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("SBATCH_")}
     for experiment, script in zip(experiments, scripts, strict=True):
         try:
-            printed = slurm_output(["sbatch", "--parsable", str(script.absolute())])
+            printed = slurm_output(["sbatch", "--parsable", str(script.absolute())], environment)
         except RunError as error:
             raise UserError(f"experiment {experiment.name}: {error}") from None
         job_id = printed.strip().partition(";")[0]  # on a cluster of clusters its name follows
@@ -75,13 +77,14 @@ def submit_all(campaign: Campaign, experiments: Sequence[Experiment], scripts: S
         report(f"{experiment.name}: job {job_id}")
 
 
-def run_here(campaign: Campaign, experiments: Sequence[Experiment], report: Report) -> int:
+def run_here(campaign: Campaign, experiments: Sequence[Experiment], report: Report, lock: int) -> int:
     """Run the pools one after the other on this machine; exit code.
 
-    A signal ends the pool that runs in peace, and is the last one's exit code: 128 + its number.
+    A signal ends the pool that runs in peace, and is the last one's exit code: 128 + its number. `lock` is what
+    `locked` gives: the pools hold it too, so that one which outlives its submitter still counts as running.
     """
     failed = False
-    with _forwarded() as signals:
+    with _forwarded(lock) as signals:
         for index, experiment in enumerate(experiments, start=1):
             report(f"[{index}/{len(experiments)}] {experiment.name}: {experiment.kind}, {_counted(experiment)}")
             folder = campaign.write_experiment(experiment)
@@ -146,7 +149,8 @@ def _pool(folder: Path, launcher: str) -> list[str]:
 class _Signals:
     """Signals that were received, each handed on to the process that runs."""
 
-    def __init__(self) -> None:
+    def __init__(self, lock: int) -> None:
+        self._lock = lock
         self.received: list[int] = []
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -154,7 +158,9 @@ class _Signals:
         """Exit code of the command, which has a session of its own: Ctrl-C reaches it once, from here."""
         sys.stdout.flush()
         try:
-            self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL, start_new_session=True)
+            self._process = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, start_new_session=True, pass_fds=(self._lock,)
+            )
         except OSError as error:
             raise DlbenchError(f"cannot start {command[0]}: {error.strerror}") from None
         return self._process.wait()
@@ -167,8 +173,8 @@ class _Signals:
 
 
 @contextmanager
-def _forwarded() -> Iterator[_Signals]:
-    signals = _Signals()
+def _forwarded(lock: int) -> Iterator[_Signals]:
+    signals = _Signals(lock)
     before = {number: signal.signal(number, signals.take) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield signals

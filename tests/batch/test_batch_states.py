@@ -103,6 +103,9 @@ def test_a_script_that_failed_before_its_pool_says_why_in_its_output(campaign: C
     (campaign.folder / "mix-000/slurm-7.out").write_text("ring\ndlbench: node lrdn0003 has no GPU\n")
     slurm.prints("squeue", "7 FAILED NonZeroExitCode")
     assert mix(campaign) == (State.FAILED, "FAILED: dlbench: node lrdn0003 has no GPU")
+    slurm.prints("squeue")  # after some minutes SLURM forgets a job
+    gone = "its SLURM job is gone, and its pool has not begun"
+    assert mix(campaign) == (State.LOST, f"{gone}: dlbench: node lrdn0003 has no GPU")
 
 
 @pytest.mark.parametrize(

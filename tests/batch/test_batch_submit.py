@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -13,7 +15,7 @@ from campaigns import Slurm, log, make_campaign
 
 from dlbench.errors import OptionError, UserError
 from dlbench.slurm import submit as module
-from dlbench.slurm.campaign import LOCAL, Campaign
+from dlbench.slurm.campaign import LOCAL, Campaign, locked
 from dlbench.slurm.pool_log import JobTally, PoolEnded, PoolStarted
 from dlbench.slurm.settings import SiteSettings
 from dlbench.slurm.states import State, survey
@@ -41,6 +43,14 @@ def submit(campaign: Campaign) -> list[str]:
     experiments = missing(campaign)
     submit_all(campaign, experiments, write_scripts(campaign, experiments, load_system("leonardo"), SITE), said.append)
     return said
+
+
+def wait_for(condition: Callable[[], bool]) -> bool:
+    """Whether the condition comes true within some seconds."""
+    deadline = time.monotonic() + 10
+    while not (reached := condition()) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    return reached
 
 
 def jobs(campaign: Campaign) -> dict[str, str]:
@@ -83,6 +93,14 @@ def test_a_name_of_a_cluster_behind_the_id_is_left_out(campaign: Campaign, slurm
     slurm.prints("sbatch", "17;leonardo")
     submit(campaign)
     assert set(jobs(campaign).values()) == {"17"}
+
+
+def test_variables_of_sbatch_do_not_win_over_the_script(
+    campaign: Campaign, slurm: Slurm, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SBATCH_PARTITION", "debug")
+    slurm.answers("sbatch", "import os\nassert 'SBATCH_PARTITION' not in os.environ\nprint(101)")
+    assert len(submit(campaign)) == 2
 
 
 def test_a_refusal_is_passed_on_and_what_was_submitted_stays(campaign: Campaign, slurm: Slurm) -> None:
@@ -167,7 +185,8 @@ def test_experiments_run_here_one_after_the_other(campaign: Campaign, monkeypatc
     program = "import pathlib, sys; pathlib.Path(sys.argv[1], 'ran').touch(); sys.exit('alone' in sys.argv[1])"
     monkeypatch.setattr(module, "_pool", lambda folder, _: [sys.executable, "-c", program, str(folder)])
     said: list[str] = []
-    assert run_here(campaign, campaign.plan.experiments, said.append) == 1
+    with locked(campaign.folder) as lock:
+        assert run_here(campaign, campaign.plan.experiments, said.append, lock) == 1
     assert said == ["[1/2] mix-000: concurrent, 2 jobs", "[2/2] alone-000: baseline, 1 job"]
     assert all((campaign.folder / name / "ran").exists() for name in ("mix-000", "alone-000"))
     assert jobs(campaign) == {"mix-000": LOCAL, "alone-000": LOCAL}
@@ -177,13 +196,14 @@ _STOPPED = """
 import sys
 from pathlib import Path
 from dlbench.slurm import submit
-from dlbench.slurm.campaign import open_campaign
+from dlbench.slurm.campaign import locked, open_campaign
 program = (
     "import signal, sys, time; signal.signal(2, lambda *_: sys.exit(130)); print('ready', flush=True); time.sleep(60)"
 )
 submit._pool = lambda folder, _: [sys.executable, "-c", program]
 campaign = open_campaign(Path(sys.argv[1]))
-sys.exit(submit.run_here(campaign, campaign.plan.experiments, print))
+with locked(campaign.folder) as lock:
+    sys.exit(submit.run_here(campaign, campaign.plan.experiments, print, lock))
 """
 
 
@@ -199,3 +219,20 @@ def test_ctrl_c_ends_the_pool_that_runs_and_starts_no_other(campaign: Campaign) 
         assert time.monotonic() - began < 15
         assert running.stdout.read() == ""
     assert jobs(campaign) == {"mix-000": LOCAL}
+
+
+def test_a_pool_that_outlives_its_submitter_still_counts_as_running(campaign: Campaign) -> None:
+    command = [sys.executable, "-c", _STOPPED, str(campaign.folder)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as running:
+        assert running.stdout is not None
+        assert [running.stdout.readline()[:9], running.stdout.readline()] == ["[1/2] mix", "ready\n"]
+        pool = int(Path(f"/proc/{running.pid}/task/{running.pid}/children").read_text().split()[0])
+        running.kill()
+        running.wait(20)
+        try:
+            assert survey(campaign)[0].state is State.RUNNING
+            with pytest.raises(UserError, match="is at work"), locked(campaign.folder):
+                pytest.fail("the pool did not keep the lock")
+        finally:
+            os.kill(pool, signal.SIGKILL)
+    assert wait_for(lambda: survey(campaign)[0].state is State.LOST)
