@@ -6,6 +6,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,7 +18,7 @@ from shared_data import shared_file
 
 from dlbench.analysis.traces.alignment import Alignment, align
 from dlbench.analysis.traces.collectives import Collectives, in_time
-from dlbench.analysis.traces.ranks import read_ranks
+from dlbench.analysis.traces.ranks import RankedTrace, read_ranks
 from dlbench.errors import UserError
 
 GOLDEN_TAX = [7625, 1100, 169, 126, 221, 535, 582, 883]
@@ -175,6 +176,37 @@ def test_a_rank_that_lost_a_kernel_is_refused_at_the_first_index_that_disagrees(
     assert alignment.notes == (
         "default_pg (0-3): rank 2 has 19 collectives, others up to 20; those beyond were left out",
     )
+
+
+@pytest.mark.parametrize("rank", [0, 2])
+@pytest.mark.parametrize("lost", [0, 20, 37])
+def test_a_shift_of_collectives_that_follow_each_other_within_the_tolerance_is_refused(
+    tmp_path: Path, rank: int, lost: int
+) -> None:
+    world = Group("0", (0, 1, 2), "mesh_tp")
+    fast = Collective("allreduce", world, transfer=20_000)
+    kernels = run([fast] * 40, [dict.fromkeys(world.ranks, 20_000)] * 40)
+    del kernels[rank][lost]
+    for other in {0, 1, 2} - {rank}:
+        del kernels[other][-1]
+    (reason,) = aligned(write_run(tmp_path, kernels, Writing(seq=False))).refused
+    assert reason.startswith(
+        f"mesh_tp (0-2): collective {lost} of 39 disagrees: its ends lie 40.00 µs apart, that of rank {rank} farthest; "
+        "those of its neighbours are nearer; "
+    )
+
+
+@pytest.mark.parametrize("lost", [1, 3])
+def test_a_real_rank_that_lost_a_kernel_is_refused(lost: int) -> None:
+    folder = shared_file("traces/dlrm8")
+    traces, _ = read_ranks([folder / f"rank{rank}.pt.trace.json.gz" for rank in range(8)])
+    whole = traces[5].communication
+    columns = ("group", "operation", "name", "start", "end", "seq", "bytes")
+    without: dict[str, Any] = {name: np.delete(getattr(whole, name), lost) for name in columns}
+    traces[5] = RankedTrace(5, replace(whole, **without))
+    (reason,) = align(traces).refused
+    assert reason.startswith(f"sendrecv (all ranks): collective {lost} of 4 disagrees: its ends lie ")
+    assert "that of rank 5 farthest" in reason
 
 
 def test_with_sequence_numbers_only_the_lost_collective_is_left_out(tmp_path: Path) -> None:

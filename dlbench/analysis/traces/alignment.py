@@ -22,18 +22,14 @@ from dlbench.analysis.traces.communication import Communication
 from dlbench.analysis.traces.format import UNKNOWN
 from dlbench.analysis.traces.kernels import POINT_TO_POINT
 from dlbench.analysis.traces.ranks import RankedTrace
+from dlbench.analysis.traces.verification import Pairing
 from dlbench.errors import UserError
-from dlbench.quantities import duration
 
 TOLERANCE = 100e-6
 """Seconds between the first and the last rank to leave a collective. Ranks of one node agree within 10 µs."""
 
-_EQUAL_SIZES = ("allreduce", "allgather", "reduce_scatter", "broadcast", "reduce")
-"""Operations whose messages, where they are known, have the same size on all ranks."""
 _NANOSECOND = 1e-9
 _SHOWN_RANKS = 8
-_CAUSES = ("the traces are of different windows, or clocks differ", "a trace has lost kernels, or clocks drift")
-"""What is likely where the first collective disagrees, and where a later one does."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,8 +95,12 @@ def align(traces: Sequence[RankedTrace], *, tolerance: float = TOLERANCE) -> Ali
     notes = _messages_left_out(traces)
     for label, key, members in _groups(traces):
         try:
-            aligned = _Group(label, key, members, notes).aligned()
-            groups.append(_verified(label, aligned, origin, tolerance))
+            group = _Group(label, key, members, notes)
+            aligned = group.aligned()
+            pairing = _paired(aligned, origin, group.numbered)
+            if disagreement := pairing.disagreement(tolerance):
+                raise _Refused(disagreement)
+            groups.append(_collectives(label, aligned, pairing))
         except _Refused as reason:
             refused.append(f"{label}: {reason}")
     return Alignment(groups=tuple(groups), refused=tuple(refused), notes=tuple(notes), origin=origin)
@@ -154,12 +154,15 @@ class _Group(NamedTuple):
     members: list[_Member]
     notes: list[str]
 
+    @property
+    def numbered(self) -> bool:
+        """Whether all kernels have a sequence number."""
+        return all((member.trace.seq[member.rows] != UNKNOWN).all() for member in self.members)
+
     def aligned(self) -> list[_Member]:
         """Members whose rows belong together one by one. Notes what is left out; raises `_Refused`."""
         self._check_ranks()
-        if all((member.trace.seq[member.rows] != UNKNOWN).all() for member in self.members):
-            return self._by_seq()
-        return self._by_index()
+        return self._by_seq() if self.numbered else self._by_index()
 
     def _check_ranks(self) -> None:
         there = [member.rank for member in self.members]
@@ -221,61 +224,32 @@ def _occurrences(member: _Member) -> list[tuple[int, int]]:
     return found
 
 
-def _verified(label: str, members: list[_Member], origin: int, tolerance: float) -> Collectives:
-    """The collectives, after a check of operation, size and end. Raises `_Refused` with the first that disagrees."""
-    starts = np.stack([member.trace.start[member.rows] for member in members], axis=1) - origin
-    ends = np.stack([member.trace.end[member.rows] for member in members], axis=1) - origin
-    sizes = np.stack([member.trace.bytes[member.rows] for member in members], axis=1)
-    operations = np.stack([member.operations() for member in members], axis=1)
-    ranks = tuple(member.rank for member in members)
-    _check_equal(ranks, operations, sizes, ends, tolerance)
+def _paired(members: list[_Member], origin: int, numbered: bool) -> Pairing:
+    """Kernels of members whose rows belong together, beside each other."""
+    return Pairing(
+        ranks=tuple(member.rank for member in members),
+        operations=np.stack([member.operations() for member in members], axis=1),
+        sizes=np.stack([member.trace.bytes[member.rows] for member in members], axis=1),
+        starts=np.stack([member.trace.start[member.rows] for member in members], axis=1) - origin,
+        ends=np.stack([member.trace.end[member.rows] for member in members], axis=1) - origin,
+        numbered=numbered,
+    )
+
+
+def _collectives(label: str, members: list[_Member], pairing: Pairing) -> Collectives:
     first = members[0]
     names = np.array(first.trace.names, dtype=object)[first.trace.name[first.rows]]
     resolution = max(member.trace.resolution for member in members)
     return Collectives(
         group=label,
-        ranks=ranks,
-        operations=tuple(operations[:, 0].tolist()),
+        ranks=pairing.ranks,
+        operations=tuple(pairing.operations[:, 0].tolist()),
         names=tuple(names.tolist()),
-        bytes=sizes.max(axis=1),
-        enter=np.multiply(starts, _NANOSECOND, dtype=np.float64),
-        leave=np.multiply(ends, _NANOSECOND, dtype=np.float64),
-        error=np.full(ends.shape, resolution * _NANOSECOND),
+        bytes=pairing.sizes.max(axis=1),
+        enter=np.multiply(pairing.starts, _NANOSECOND, dtype=np.float64),
+        leave=np.multiply(pairing.ends, _NANOSECOND, dtype=np.float64),
+        error=np.full(pairing.ends.shape, resolution * _NANOSECOND),
     )
-
-
-def _check_equal(
-    ranks: tuple[int, ...],
-    operations: NDArray[np.object_],
-    sizes: NDArray[np.int64],
-    ends: NDArray[np.int64],
-    tolerance: float,
-) -> None:
-    """Raise `_Refused` with the first collective on which ranks disagree. Shape of all: (collectives, ranks)."""
-    skew = np.ptp(ends, axis=1) * _NANOSECOND
-    other_operation = (operations != operations[:, :1]).any(axis=1)
-    equal_sizes = np.isin(operations[:, 0].astype(str), _EQUAL_SIZES)
-    other_size = equal_sizes & (sizes != sizes[:, :1]).any(axis=1)
-    wrong = np.flatnonzero(other_operation | other_size | (skew > tolerance))
-    if not len(wrong):
-        return
-    index = int(wrong[0])
-    if other_operation[index]:
-        reason = _difference(ranks, [f"performs {name}" for name in operations[index]])
-    elif other_size[index]:
-        reason = _difference(ranks, [f"sends {size} bytes" for size in sizes[index]])
-    else:
-        farthest = ranks[int(np.abs(ends[index] - np.median(ends[index])).argmax())]
-        apart = f"its ends lie {duration(skew[index])} apart, that of rank {farthest} farthest"
-        reason = f"{apart}; {duration(tolerance)} are allowed"
-    raise _Refused(f"collective {index} of {len(ends)} disagrees: {reason}; {_CAUSES[index > 0]}")
-
-
-def _difference(ranks: tuple[int, ...], values: list[str]) -> str:
-    """Which rank differs from what most do."""
-    usual = Counter(values).most_common(1)[0][0]
-    rank, other = next((rank, value) for rank, value in zip(ranks, values, strict=True) if value != usual)
-    return f"rank {rank} {other}, most ranks {usual.split(maxsplit=1)[1]}"
 
 
 def _ranks_text(ranks: tuple[int, ...]) -> str:

@@ -6,7 +6,7 @@ import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from stat import S_ISDIR, S_ISREG
-from typing import IO
+from typing import IO, Self
 
 from dlbench.errors import UserError
 
@@ -22,6 +22,13 @@ class UnreadableTrace(UserError):
 
     def __init__(self, path: Path, text: str, offset: int | None = None) -> None:
         super().__init__(f"{path}: {text}" if offset is None else f"{path}: byte {offset}: {text}")
+        self.path = path
+        self.text = text
+        self.offset = offset
+
+    def __reduce__(self) -> tuple[type[Self], tuple[Path, str, int | None]]:
+        """Pickle by what it was made of: an error may come from another process."""
+        return type(self), (self.path, self.text, self.offset)
 
 
 class Source:
