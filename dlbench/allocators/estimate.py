@@ -42,7 +42,7 @@ def timeout_seconds(jobs: Iterable[Job], gpu: str | None) -> int:
 
 def node_hours(plan: Plan, experiment: Experiment, gpu: str | None) -> float:
     """Node-hours of an experiment: concurrent jobs run until its timeout, a baseline once at the roofline's speed."""
-    nodes = sum(-(-job.gpus // plan.gpus_per_node) for job in experiment.jobs)
+    nodes = experiment.nodes(plan.gpus_per_node)
     if experiment.kind == "concurrent":
         return nodes * experiment.timeout_seconds / _HOUR
     return nodes * (START_SECONDS + job_seconds(experiment.jobs[0], gpu)) / _HOUR

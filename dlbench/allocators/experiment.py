@@ -71,6 +71,10 @@ class Experiment(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
         """GPUs of every job."""
         return tuple(job.gpus for job in self.jobs)
 
+    def nodes(self, gpus_per_node: int) -> int:
+        """Nodes of all jobs together; they share none."""
+        return sum(-(-job.gpus // gpus_per_node) for job in self.jobs)
+
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A set of experiments on one machine.

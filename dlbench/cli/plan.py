@@ -105,12 +105,11 @@ def _counts(bins: Iterator[str | None]) -> str:
 
 def _row(found: Plan, experiment: Experiment, hours: float) -> dict[str, str]:
     gpus = sum(experiment.pattern)
-    nodes = sum(-(-size // found.gpus_per_node) for size in experiment.pattern)
     return {
         "experiment": experiment.name,
         "jobs": _jobs(experiment),
         "gpus": str(gpus),
-        "nodes": str(nodes),
+        "nodes": str(experiment.nodes(found.gpus_per_node)),
         "used": f"{gpus / found.gpus:.1%}",
         "entropy": _measure(experiment.entropy, experiment.entropy_bin),
         "locality": _measure(experiment.locality, experiment.locality_bin),

@@ -75,11 +75,6 @@ def render(script: Script) -> str:
     return f"{text.rstrip()}\n"
 
 
-def nodes_of(experiment: Experiment, gpus_per_node: int) -> int:
-    """Nodes that the jobs use together: none has jobs of two."""
-    return sum(-(-gpus // gpus_per_node) for gpus in experiment.pattern)
-
-
 def _scheduler(system: SystemSpec) -> Scheduler:
     if system.scheduler is None:
         raise OptionError(
@@ -101,7 +96,7 @@ def _directives(script: Script, scheduler: Scheduler) -> dict[str, str | None]:
         "job-name": experiment.name,
         "partition": settings.partition or scheduler.partition,
         **{name: value for name, value in chosen.items() if value is not None},
-        "nodes": str(nodes_of(experiment, gpus_per_node)),
+        "nodes": str(experiment.nodes(gpus_per_node)),
         **named,
         "ntasks-per-node": str(gpus_per_node),
         "cpus-per-task": str(scheduler.cpus_per_task),

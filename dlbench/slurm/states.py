@@ -17,7 +17,6 @@ from dlbench.slurm.campaign import LOCAL, Campaign, Submission, submitter
 from dlbench.slurm.pool_jobs import RESULTS
 from dlbench.slurm.pool_log import LOG_NAME, Ended, Event, PoolEnded, PoolStarted, Started, read_pool_log
 from dlbench.slurm.pool_runs import Records, last_lines
-from dlbench.slurm.render import nodes_of
 from dlbench.slurm.steps import slurm_output
 
 
@@ -124,7 +123,7 @@ def _status(
         experiment=experiment.name,
         kind=experiment.kind,
         jobs=len(experiment.jobs),
-        nodes=nodes_of(experiment, campaign.plan.gpus_per_node),
+        nodes=experiment.nodes(campaign.plan.gpus_per_node),
         state=state,
         job_id=submission.job_id if submission else "",
         iterations=_iterations(events, folder / RESULTS),
