@@ -11,10 +11,10 @@ from handmade_survey import GB, survey
 
 from dlbench.errors import OptionError
 from dlbench.runtime.machine.facts import hash_folder, versions
-from dlbench.runtime.machine.options import PreflightOptions, mismatch, parse_preflight
+from dlbench.runtime.machine.options import Asked, PreflightOptions, mismatch, parse_preflight
 from dlbench.runtime.machine.output import broken_off, document, failed, report_lines
 from dlbench.runtime.machine.survey import DeviceFacts
-from dlbench.runtime.machine.verdict import Asked, Finding, judge
+from dlbench.runtime.machine.verdict import Finding, judge
 
 
 @pytest.fixture

@@ -251,7 +251,7 @@ def test_ranks_that_are_bound_to_nothing_and_have_cores_enough_are_fine() -> Non
 
 
 def test_errors_come_first() -> None:
-    found = survey(facts={1: {"cores": (0,)}, 2: {"memory": 1}}, **{"clocks": {2: {"offset": 60.0}}})
+    found = survey(facts={1: {"cores": (0,)}, 2: {"memory": 1}}, clocks={2: {"offset": 60.0}})
     assert [line.partition(" ")[0] for line in lines(found)] == ["error", "warning", "warning"]
 
 
