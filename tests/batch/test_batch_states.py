@@ -11,6 +11,7 @@ from campaigns import Slurm, log, make_campaign
 from dlbench.errors import UserError
 from dlbench.slurm.campaign import LOCAL, Campaign, locked
 from dlbench.slurm.pool_log import Ended, JobTally, PoolEnded, PoolStarted, Started
+from dlbench.slurm.settings import NAMES
 from dlbench.slurm.states import State, read_queue, survey
 
 
@@ -167,3 +168,10 @@ def test_a_slurm_that_does_not_answer_is_an_error_and_no_state(slurm: Slurm) -> 
     slurm.refuses("squeue", "slurm_load_jobs error: Unable to contact slurm controller")
     with pytest.raises(UserError, match="squeue failed: slurm_load_jobs error: Unable to contact slurm controller"):
         read_queue(["7"])
+
+
+def test_the_documentation_names_every_state_and_every_setting() -> None:
+    page = (Path(__file__).parents[2] / "docs/campaigns.md").read_text(encoding="utf-8")
+    states = {name for row in page.splitlines() if row.startswith("| ") for name in row.split("|")[1].split(", ")}
+    assert {str(state) for state in State} <= {name.strip() for name in states}
+    assert [name for name in NAMES if f"| `{name}`" not in page] == []
