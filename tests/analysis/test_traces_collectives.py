@@ -289,7 +289,7 @@ def test_messages_between_two_ranks_are_no_collectives(tmp_path: Path) -> None:
     kernels[0].insert(0, message)
     alignment = aligned(write_run(tmp_path, kernels, Writing(seq=False)))
     assert [group.operations for group in alignment.groups] == [("allreduce",) * 3]
-    assert alignment.notes == ("1 point-to-point kernels are no collectives and were left out",)
+    assert alignment.notes == ("1 point-to-point kernel left out: no collectives",)
 
 
 def test_kernels_that_name_neither_group_nor_operation_are_taken_for_one_group(tmp_path: Path) -> None:

@@ -100,7 +100,7 @@ def test_events_without_a_valid_time_are_dropped_and_counted(tmp_path: Path) -> 
     text = trace(0, 2, KERNELS).replace(b'"ph": "X"', b'"ph": "X", "dur": null', 1)
     path.write_bytes(text.replace(b', "dur": 9.000', b"", 1))
     found = events(path)
-    assert found.notes == [f"{path}: 1 events without a valid ts and dur were dropped"]
+    assert found.notes == [f"{path}: 1 event without a valid ts and dur dropped"]
     assert len(found) == 29
     assert found.start[found.communication_events].tolist() == [kernel.start for kernel in KERNELS]
 

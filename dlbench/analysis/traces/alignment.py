@@ -19,11 +19,11 @@ from numpy.typing import NDArray
 from dlbench.analysis.timeline import ranks_text
 from dlbench.analysis.traces.collectives import Collectives
 from dlbench.analysis.traces.communication import Communication
-from dlbench.analysis.traces.format import UNKNOWN
+from dlbench.analysis.traces.format import UNKNOWN, counted
 from dlbench.analysis.traces.kernels import POINT_TO_POINT
 from dlbench.analysis.traces.ranks import RankedTrace
 from dlbench.analysis.traces.verification import Pairing
-from dlbench.errors import UserError
+from dlbench.errors import UserError, one_line
 
 TOLERANCE = 100e-6
 """Seconds between the first and the last rank to leave a collective. Ranks of one node agree within 10 µs."""
@@ -103,7 +103,9 @@ def align(traces: Sequence[RankedTrace], *, tolerance: float = TOLERANCE) -> Ali
             groups.append(_collectives(label, aligned, pairing))
         except _Refused as reason:
             refused.append(f"{label}: {reason}")
-    return Alignment(groups=tuple(groups), refused=tuple(refused), notes=tuple(notes), origin=origin)
+    return Alignment(
+        groups=tuple(groups), refused=tuple(map(one_line, refused)), notes=tuple(map(one_line, notes)), origin=origin
+    )
 
 
 def _groups(traces: Sequence[RankedTrace]) -> Iterator[tuple[str, _Key, list[_Member]]]:
@@ -133,7 +135,7 @@ def _messages_left_out(traces: Sequence[RankedTrace]) -> list[str]:
     for trace in (each.communication for each in traces):
         codes = [code for code, name in enumerate(trace.operations) if name in POINT_TO_POINT]
         count += int(np.isin(trace.operation, codes).sum())
-    return [f"{count} point-to-point kernels are no collectives and were left out"] if count else []
+    return [f"{counted(count, 'point-to-point kernel')} left out: no collectives"] if count else []
 
 
 def _adopted_ranks(traces: Sequence[RankedTrace]) -> dict[str, tuple[int, ...]]:
@@ -207,10 +209,8 @@ class _Group(NamedTuple):
         counts = [len(member.rows) for member in self.members]
         if min(counts) != max(counts):
             fewest = self.members[int(np.argmin(counts))].rank
-            self.notes.append(
-                f"{self.label}: rank {fewest} has {min(counts)} collectives, others up to {max(counts)}; those beyond "
-                "were left out"
-            )
+            fewer = f"rank {fewest} has {counted(min(counts), 'collective')}, others up to {max(counts)}"
+            self.notes.append(f"{self.label}: {fewer}; those beyond were left out")
         return [member._replace(rows=member.rows[: min(counts)]) for member in self.members]
 
 

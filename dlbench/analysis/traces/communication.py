@@ -13,9 +13,10 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from dlbench.analysis.traces.format import NO_ARGS, NO_TIME, UNKNOWN, Args, Event, integer, nanoseconds
+from dlbench.analysis.traces.format import NO_ARGS, NO_TIME, UNKNOWN, Args, Event, counted, integer, nanoseconds
 from dlbench.analysis.traces.kernels import CommunicationKernels, message_bytes, operation
 from dlbench.analysis.traces.reader import TraceReader
+from dlbench.errors import one_line
 
 T = TypeVar("T", bound=Hashable)
 
@@ -99,6 +100,11 @@ def valid_times(start: NDArray[np.int64], duration: NDArray[np.int64]) -> NDArra
     return np.asarray((start != NO_TIME) & (start != 0) & (duration >= 0))
 
 
+def lost_times(reader: TraceReader, number: int, noun: str) -> str:
+    """A note on events that `valid_times` leaves out."""
+    return one_line(f"{reader.path}: {counted(number, noun)} without a valid ts and dur dropped")
+
+
 class CommunicationColumns:
     """Columns of the communication kernels read so far, in the order of the file."""
 
@@ -133,7 +139,7 @@ class CommunicationColumns:
         order = np.flatnonzero(timed)[np.argsort(start[timed], kind="stable")]
         notes = reader.notes
         if lost := len(start) - len(order):
-            notes.append(f"{reader.path}: {lost} communication kernels without a valid ts and dur were dropped")
+            notes.append(lost_times(reader, lost, "communication kernel"))
         rank, world_size = rank_of(reader.metadata)
         start = start[order] + base_nanoseconds(reader.metadata)
         found = Communication(

@@ -15,6 +15,7 @@ from dlbench.analysis.traces.communication import (
     Communication,
     CommunicationColumns,
     base_nanoseconds,
+    lost_times,
     valid_times,
 )
 from dlbench.analysis.traces.format import NO_ARGS, NO_TIME, UNKNOWN, Event, integer, nanoseconds
@@ -174,7 +175,7 @@ class _Columns:
         communication, kept = self._communication.of(reader)
         notes = communication.notes
         if lost := len(start) - len(order):
-            notes = [*notes, f"{reader.path}: {lost} events without a valid ts and dur were dropped"]
+            notes = [*notes, lost_times(reader, lost, "event")]
         base = base_nanoseconds(reader.metadata)
         categories = [_CATEGORIES.get(name or "", name or "") for name in self._categories]
         return Events(

@@ -62,6 +62,11 @@ class Event(Struct, gc=False):
 NO_ARGS = Args()
 
 
+def counted(number: int, noun: str) -> str:
+    """`1 value`, `2 values`."""
+    return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
 def integer(value: Any) -> int:
     """A count or an identity, which some writers give as text; `UNKNOWN` for what is none or exceeds 64 bits."""
     if type(value) is not int:

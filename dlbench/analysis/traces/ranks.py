@@ -9,7 +9,7 @@ from pathlib import Path
 
 from dlbench.analysis.traces.communication import Communication, communication
 from dlbench.analysis.traces.kernels import CommunicationKernels
-from dlbench.errors import UserError
+from dlbench.errors import UserError, one_line
 
 _RANK_IN_NAME = re.compile(r"rank[-_.]?(\d{1,9})", re.IGNORECASE)
 
@@ -36,7 +36,7 @@ def read_ranks(paths: Sequence[Path], patterns: Sequence[str] = ()) -> tuple[lis
     for place, trace in enumerate(traces):
         rank, origin = _rank(trace, place)
         if origin:
-            notes.append(f"{trace.path}: names no rank; taken as rank {rank} by {origin}")
+            notes.append(one_line(f"{trace.path}: names no rank; taken as rank {rank} by {origin}"))
         if rank in ranked:
             files = f"{ranked[rank].path} and {trace.path}"
             raise UserError(f"{files} are both traces of rank {rank}; give one file per rank")

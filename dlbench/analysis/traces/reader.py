@@ -16,9 +16,10 @@ from typing import Any
 
 import msgspec
 
-from dlbench.analysis.traces.format import Event
+from dlbench.analysis.traces.format import Event, counted
 from dlbench.analysis.traces.repair import repaired
 from dlbench.analysis.traces.source import Source, UnreadableTrace
+from dlbench.errors import one_line
 
 _LONGEST_EVENT = 1 << 20
 """Bytes after which an event without an end is taken to be damaged."""
@@ -88,23 +89,20 @@ class TraceReader:
         if self._ended:
             self._tail(text[used:], blocks)
         else:
-            self._fault(f"ends at byte {self._source.size} before the array of events does: the file is cut")
+            self._fault(f"ends at byte {self._source.size}, {_inside(len(text) - used)}: the file is cut")
 
     @property
     def notes(self) -> list[str]:
         """What was mended, dropped or lost, one line each, with the file."""
         notes = list(self._faults)
         if self._mended.times:
-            notes.append(
-                f"{self._mended.times} values were mended (NaN, control characters, broken UTF-8 or escapes), "
-                f"the first at byte {self._mended.offset}"
-            )
+            what = counted(self._mended.times, "value")
+            kinds = "NaN, control characters, broken UTF-8 or escapes"
+            notes.append(f"{what} mended ({kinds}), the first at byte {self._mended.offset}")
         if self._dropped.times:
-            notes.append(
-                f"{self._dropped.bytes} damaged bytes in {self._dropped.times} places between events were dropped, "
-                f"the first at byte {self._dropped.offset}"
-            )
-        return [f"{self.path}: {note}" for note in notes]
+            what = f"{self._dropped.bytes} damaged bytes in {counted(self._dropped.times, 'place')}"
+            notes.append(f"{what} dropped, the first at byte {self._dropped.offset}")
+        return [one_line(f"{self.path}: {note}") for note in notes]
 
     def _fault(self, text: str) -> None:
         self._faults.append(f"{text}; {self._source.fault}" if self._source.fault else text)
@@ -204,12 +202,13 @@ class TraceReader:
             event = self._event(text[begin:end], offset + begin) if end else None
             if event is not None:
                 events.append(event)
-            elif end or final or len(text) - begin > _LONGEST_EVENT:
+            else:
                 found = _RESUME.search(text, begin + 1)
+                unfinished = not end and len(text) - begin <= _LONGEST_EVENT
+                if unfinished and not (final and found):
+                    break
                 end = min(end or len(text), found.end() if found else len(text))
                 self._dropped.add(offset + begin, size=end - begin)
-            else:
-                break
             begin = _skip(text, end)
         return events, begin
 
@@ -224,6 +223,13 @@ class TraceReader:
             return None
         self._mended.add(offset + first, times)
         return event
+
+
+def _inside(size: int) -> str:
+    """Where a file ends whose last `size` bytes are no whole event."""
+    return (
+        f"inside an event, of which {counted(size, 'byte')} were dropped" if size else "before the array of events does"
+    )
 
 
 def _commas(text: bytes) -> Iterator[int]:
