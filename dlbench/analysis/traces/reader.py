@@ -227,9 +227,7 @@ class TraceReader:
 
 def _inside(size: int) -> str:
     """Where a file ends whose last `size` bytes are no whole event."""
-    return (
-        f"inside an event, of which {counted(size, 'byte')} were dropped" if size else "before the array of events does"
-    )
+    return f"inside an event, of which {counted(size, 'byte')} dropped" if size else "before the array of events does"
 
 
 def _commas(text: bytes) -> Iterator[int]:
