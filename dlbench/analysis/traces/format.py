@@ -95,6 +95,10 @@ def nanoseconds(values: Sequence[Raw]) -> NDArray[np.int64]:
 
 
 def _nanoseconds(text: bytes) -> int:
+    whole, _, decimals = text.partition(b".")
+    digits = whole + decimals.ljust(_DECIMALS, b"0")
+    if len(decimals) <= _DECIMALS and len(whole) <= _MOST_DIGITS - _DECIMALS and whole and digits.isdigit():
+        return int(digits)
     try:
         time = Decimal(text.strip(b'"').decode())
     except (InvalidOperation, UnicodeDecodeError):
