@@ -18,7 +18,8 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from dlbench.errors import OptionError, RecordError, one_line
+from dlbench.analysis.condition import matching
+from dlbench.errors import OptionError, RecordError
 from dlbench.records.reader import OpsReader, read_ops
 
 KEY = ("system", "strategy", "model", "gpus", "placement")
@@ -145,8 +146,8 @@ class Campaign:
     ) -> Campaign:
         """The runs that have one of the named values in each column, and for which `where` holds.
 
-        `where` is an expression of `pandas.DataFrame.query` over the columns of `runs`, e.g. `gpus >= 64`. Raises
-        `OptionError` for a value that no run has and an expression that is none.
+        `where` is a condition over the columns of `runs`, e.g. `gpus >= 64` (`dlbench.analysis.condition`). Raises
+        `OptionError` for a value that no run has and an expression that is no condition.
         """
         kept = pd.Series(True, index=self.runs.index)
         for column, values in (("strategy", strategy), ("system", system), ("model", model)):
@@ -154,7 +155,7 @@ class Campaign:
                 _check_values(self.runs[column], values)
                 kept &= self.runs[column].isin(list(values))
         if where is not None:
-            kept &= _condition(self.runs, where)
+            kept &= matching(self.runs, where)
         return self._only(kept)
 
     def separate(self, *, mix_scaled: bool = False, mix_simulated: bool = False) -> Campaign:
@@ -217,24 +218,3 @@ def _check_values(column: pd.Series[Any], values: Sequence[str]) -> None:
             close = get_close_matches(value, there, n=1)
             hint = f"did you mean {close[0]}?" if close else f"the runs have {', '.join(map(repr, there))}"
             raise OptionError(f"no run has {column.name} {value!r}; {hint}")
-
-
-def _condition(runs: pd.DataFrame, where: str) -> pd.Series[bool]:
-    """The runs for which the expression holds."""
-    try:
-        kept = runs.eval(where, local_dict={}, global_dict={})
-    except pd.errors.UndefinedVariableError as error:
-        raise OptionError(f"where {where!r}: {_no_column(str(error), list(runs.columns))}") from None
-    except Exception as error:  # evaluation raises whatever the operands do
-        raise OptionError(f"where {where!r} is no condition: {one_line(str(error))}; e.g. gpus >= 64") from None
-    if not isinstance(kept, pd.Series) or kept.dtype != bool:
-        raise OptionError(f"where {where!r} is no condition: it is neither true nor false for a run; e.g. gpus >= 64")
-    return kept
-
-
-def _no_column(message: str, columns: list[str]) -> str:
-    """What is wrong with a name that pandas says is not defined, and what would be right."""
-    name = message.split("'")[1].removeprefix("BACKTICK_QUOTED_STRING_")
-    close = get_close_matches(name, columns, n=1)
-    hint = f"did you mean {close[0]}?" if close else f"text stands in quotes: '{name}';"
-    return f"there is no column {name}; {hint} the columns are {', '.join(columns)}"

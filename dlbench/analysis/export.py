@@ -1,24 +1,30 @@
 """The numbers for other programs: one JSON document, or a file a table as CSV or Parquet, in SI units.
 
 Columns are those of the frames, times in seconds, shares as fractions; an estimate X has its interval in X_low and
-X_high. What is absent is null in JSON and Parquet and an empty field in CSV.
+X_high. What is absent is null in JSON and Parquet and an empty field in CSV. In CSV, an apostrophe stands before a text
+that a spreadsheet would take for a formula.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, BinaryIO, TypeAlias
 
 import msgspec
 import pandas as pd
 
 from dlbench import __version__
 from dlbench.analysis.results import Results
+from dlbench.analysis.writing import make_folder, new_file
 from dlbench.errors import OptionError
 
 Document: TypeAlias = dict[str, Any]
+
+_FORMULA = re.compile(r"[=@]|[+-][^\d.]")
+"""How a formula begins; a signed number is none."""
 
 
 def document(results: Results) -> Document:
@@ -70,23 +76,31 @@ def write_csv(results: Results, folder: Path) -> list[Path]:
 
     Raises `OptionError` where that is impossible.
     """
-    return _write(results, folder, "csv", lambda frame, path: frame.to_csv(path, index=False))
+    return _write(results, folder, "csv", lambda frame, file: _without_formulas(frame).to_csv(file, index=False))
 
 
 def write_parquet(results: Results, folder: Path) -> list[Path]:
     """Write `NAME.parquet` for every table, as `write_csv`; needs pyarrow."""
     if find_spec("pyarrow") is None:
         raise OptionError("Parquet files need pyarrow; install it with pip install 'dlbench[parquet]'")
-    return _write(results, folder, "parquet", lambda frame, path: frame.to_parquet(path, index=False))
+    return _write(results, folder, "parquet", lambda frame, file: frame.to_parquet(file, index=False))
 
 
-def _write(results: Results, folder: Path, ending: str, write: Callable[[pd.DataFrame, Path], object]) -> list[Path]:
+def _without_formulas(frame: pd.DataFrame) -> pd.DataFrame:
+    """The frame with an apostrophe before texts that a spreadsheet would run: records come from other people, too."""
+    texts = {name: values for name, values in frame.items() if pd.api.types.is_string_dtype(values)}
+    return frame.assign(
+        **{str(name): values.where(~values.str.match(_FORMULA), "'" + values) for name, values in texts.items()}
+    )
+
+
+def _write(
+    results: Results, folder: Path, ending: str, write: Callable[[pd.DataFrame, BinaryIO], object]
+) -> list[Path]:
+    make_folder(folder)
     paths = []
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        for name, frame in frames(results).items():
-            paths.append(folder / f"{name}.{ending}")
-            write(frame, paths[-1])
-    except OSError as error:
-        raise OptionError(f"{paths[-1] if paths else folder}: cannot be written: {error.strerror or error}") from None
+    for name, frame in frames(results).items():
+        paths.append(folder / f"{name}.{ending}")
+        with new_file(paths[-1]) as file:
+            write(frame, file)
     return paths

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import pairwise
 from operator import add
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -14,6 +15,7 @@ from numpy.typing import NDArray
 from dlbench.errors import one_line
 from dlbench.records.reader import Record
 from dlbench.records.schema import Header, Iteration, ops_path
+from dlbench.records.validator import ABSOLUTE_TOLERANCE, RELATIVE_TOLERANCE
 
 Columns: TypeAlias = dict[str, NDArray[Any]]
 """Columns of a table, all of one length."""
@@ -30,6 +32,10 @@ _MODE = "mode"
 _LARGEST = 2**63 - 1
 _LARGEST_INDEX = 2**31 - 1
 """What the tables hold; the integers of a record have no end."""
+_SHORTEST, _LONGEST = 1e-9, 1e9
+"""Seconds: no clock resolves a shorter iteration, and no run lasts 30 years. Sums and ratios stay far from overflow."""
+_FARTHEST = 5e10
+"""Seconds from 1970: the years 385 to 3554, which every calendar knows."""
 
 _COPIED = (
     *("run_id", "created", "simulated", "system", "strategy", "replicas", "placement", "dtype", "local_batch"),
@@ -59,10 +65,15 @@ class Run:
 
 
 def times(record: Record) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Unix times at which each iteration of a record began and ended, by the clock model in force."""
+    """Unix times at which each iteration of a record began and ended, by the clock model in force.
+
+    Raises `Unusable` for times that no clock can have shown.
+    """
     lines = record.iterations
     starts = np.array([record.clock(line.index).unix_epoch + line.start for line in lines])
     lasted = [max(map(add, line.skew, line.runtime), default=0.0) for line in lines]
+    if any(abs(time) > _FARTHEST for time in (*starts, *lasted)):
+        raise Unusable("the Unix times of its iterations are impossible; see unix_epoch of its clock, and start")
     return starts, starts + np.array(lasted)
 
 
@@ -70,12 +81,14 @@ def extract(record: Record) -> Run:
     """The rows of a record. Raises `Unusable` where its run cannot count."""
     row = _row(record)
     _check_header(record, row)
-    for line in record.iterations:
-        _check_iteration(line, record.header.world_size)
     lines = record.iterations
+    for line in lines:
+        _check_iteration(line, record.header.world_size)
+    _check_order(lines)
     index = np.array([line.index for line in lines], dtype=np.int32)
     warmup = np.array([line.warmup for line in lines])
     per_rank = dict(zip(PER_RANK, _per_rank(lines), strict=True))
+    _check_parts(lines, per_rank)
     starts, ends = times(record)
     row |= {"warmups": warmup.sum(), "measured": (~warmup).sum(), "begin": starts.min(), "end": ends.max()}
     count, ranks = per_rank["runtime"].shape
@@ -108,6 +121,8 @@ def _check_header(record: Record, row: dict[str, Any]) -> None:
     for name, value in row.items():
         if isinstance(value, int) and abs(value) > _LARGEST:
             raise Unusable(f"{name} = {value} is too large; the tables hold integers of 64 bits")
+    if row["ideal_seconds"] > _LONGEST:
+        raise Unusable(f"ideal_seconds = {row['ideal_seconds']:g} is impossible; no run lasts {_LONGEST:g} s")
 
 
 def _check_iteration(line: Iteration, ranks: int) -> None:
@@ -115,12 +130,32 @@ def _check_iteration(line: Iteration, ranks: int) -> None:
     for name, values in lists.items():
         if len(values) != ranks:
             raise Unusable(f"iteration {line.index}: {name} has {len(values)} entries for {ranks} ranks")
+        if max(values) > _LONGEST:
+            raise Unusable(f"iteration {line.index}: {name} holds {max(values):g} s; no run lasts {_LONGEST:g} s")
     shortest = min(line.runtime)
-    if not shortest > 0:
+    if shortest < _SHORTEST:
         where = f"iteration {line.index}: rank {line.runtime.index(shortest)}"
-        raise Unusable(f"{where} has a runtime of {shortest:g} s; it must be longer than 0")
+        raise Unusable(f"{where} has a runtime of {shortest:g} s; it must be {_SHORTEST:g} s or longer")
     if line.index > _LARGEST_INDEX:
         raise Unusable(f"iteration {line.index}: the index is too large; the tables hold integers of 32 bits")
+
+
+def _check_order(lines: list[Iteration]) -> None:
+    for previous, line in pairwise(lines):
+        if line.index <= previous.index:
+            raise Unusable(f"iteration {line.index} comes after iteration {previous.index}; each must be there once")
+
+
+def _check_parts(lines: list[Iteration], per_rank: Columns) -> None:
+    """Without this, a damaged record can have a communication fraction above 100 %."""
+    parts = per_rank["sync_time"] + per_rank["compute"] + per_rank["overrun"] + per_rank["issue"]
+    excess = parts - per_rank["runtime"] * (1 + RELATIVE_TOLERANCE) - ABSOLUTE_TOLERANCE
+    if not (excess <= 0).all():
+        position, rank = np.unravel_index(np.argmax(excess), excess.shape)
+        raise Unusable(
+            f"iteration {lines[position].index}: rank {rank} has sync_time + compute + overrun + issue = "
+            f"{parts[position, rank]:g} s in a runtime of {per_rank['runtime'][position, rank]:g} s"
+        )
 
 
 def _per_rank(lines: list[Iteration]) -> NDArray[np.float64]:

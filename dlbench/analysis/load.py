@@ -66,9 +66,9 @@ class _Collection:
         except UnreadableRecord as error:
             self.exclude(path, error.text if error.line is None else f"line {error.line}: {error.text}")
             return
-        if record.header.experiment:
-            self._place(record)
         try:
+            if record.header.experiment:
+                self._place(record)
             self._keep(extract(record))
         except Unusable as error:
             self.exclude(path, str(error), record.header.run_id)

@@ -270,18 +270,12 @@ def _lead(campaign: Campaign) -> str:
 
 def _span(campaign: Campaign) -> str:
     runs = campaign.runs
-    begin, end = (_moment(time) for time in (runs["begin"].min(), runs["end"].max()))
+    moments = (datetime.fromtimestamp(time, UTC) for time in (runs["begin"].min(), runs["end"].max()))
+    begin, end = (moment.strftime("%Y-%m-%d %H:%M:%S UTC") for moment in moments)
     systems_ = counted(runs["system"].nunique(), "system")
     experiments = runs.loc[runs["experiment"] != "", "experiment"].nunique()
     part = f", {counted(experiments, 'experiment')}" if experiments else ""
     return f"{counted(len(runs), 'run')} from {begin} to {end}, on {systems_}{part}."
-
-
-def _moment(seconds: float) -> str:
-    try:
-        return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
-    except (OverflowError, ValueError, OSError):  # a record can claim any time
-        return f"Unix time {seconds:g} s"
 
 
 def _notes(campaign: Campaign) -> list[str]:
@@ -298,13 +292,13 @@ def _method(results: Results) -> Iterator[str]:
         "fraction of an iteration is the largest sync_time / runtime of its ranks."
     )
     yield (
-        "Medians have the 95 % interval between two order statistics, whose coverage is exact whatever the "
-        "distribution (Hoefler and Belli, SC15). Geometric and arithmetic means, and ratios of geometric means, have "
-        "that between the percentiles of a bootstrap in two levels: runs with replacement, then iterations of each "
-        f"drawn run (seed {results.seed}). Below {FEWEST_SAMPLES} iterations there is no interval."
+        "Medians have the interval between two order statistics, which covers them with at least 95 % whatever "
+        "the distribution (Hoefler and Belli, SC15). Geometric and arithmetic means, and ratios of geometric means, "
+        "have that between percentiles of a bootstrap in two levels: runs with replacement, then iterations of "
+        f"each drawn run (seed {results.seed}). Below {FEWEST_SAMPLES} iterations there is no interval."
     )
     yield (
         "The slowdown σ is a ratio of geometric means, never a mean of ratios. Its baseline are the runs of the same "
         "factors that had no other job beside them. A concurrent iteration counts where on average at least "
-        f"{results.min_overlap:.0%} of the experiment's other jobs ran during it, by wall-clock time."
+        f"{100 * results.min_overlap:g} % of the experiment's other jobs ran during it, by wall-clock time."
     )

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from dlbench.analysis.programs import Link, Place, Programs, communication_class
 from dlbench.analysis.trace_events import ArrowEnd, ArrowStart, Event, Metadata, Slice, TraceFile, new_trace
+from dlbench.analysis.writing import same_file
 from dlbench.errors import OptionError
 from dlbench.quantities import duration
 from dlbench.records.reader import OpsReader, UnreadableRecord, iterate, read_ops
@@ -72,7 +73,7 @@ def write_timeline(
     Raises `RecordError` where the record is damaged or has no ops, `OptionError` where it lacks an iteration or rank
     that was asked for, or the trace cannot be written.
     """
-    if any(_same_file(output, kept) for kept in (record, ops_path(record))):
+    if any(same_file(output, kept) for kept in (record, ops_path(record))):
         raise OptionError(f"{output} belongs to the record; name another file for the trace")
     ops = read_ops(record)
     header = cast(Header, next(iterate(record)))
@@ -89,13 +90,6 @@ def write_timeline(
                 timeline.add(trace, line, ops[position], clock)
         timeline.end(trace)
     return shown
-
-
-def _same_file(path: Path, other: Path) -> bool:
-    try:
-        return path.samefile(other)
-    except OSError:
-        return False
 
 
 def _chosen_iterations(chosen: tuple[int, int | None], ops: OpsReader) -> range:

@@ -6,15 +6,14 @@ Times are microseconds, with a fraction: the format counts so, whatever a viewer
 from __future__ import annotations
 
 import gzip
-import os
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from dlbench.errors import OptionError
+from dlbench.analysis.writing import new_file
 
 
 class Slice(msgspec.Struct, frozen=True, tag="X", tag_field="ph"):
@@ -91,17 +90,9 @@ def new_trace(path: Path) -> Iterator[TraceFile]:
 
     Raises `OptionError` where it cannot be written; then, as after every other error, what stood there before stays.
     """
-    unfinished = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        with unfinished.open("wb") as file:
-            if path.suffix == ".gz":
-                with gzip.GzipFile("", "wb", compresslevel=6, fileobj=file, mtime=0) as compressed:
-                    yield TraceFile(compressed.write)
-            else:
-                yield TraceFile(file.write)
-        unfinished.replace(path)
-    except OSError as error:
-        raise OptionError(f"{path} cannot be written: {error.strerror}") from None
-    finally:
-        with suppress(OSError):
-            unfinished.unlink()
+    with new_file(path) as file:
+        if path.suffix == ".gz":
+            with gzip.GzipFile("", "wb", compresslevel=6, fileobj=file, mtime=0) as compressed:
+                yield TraceFile(compressed.write)
+        else:
+            yield TraceFile(file.write)

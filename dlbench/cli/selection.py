@@ -48,7 +48,7 @@ def add_filters(parser: ArgumentParser) -> None:
         "--where",
         type=text,
         metavar="EXPRESSION",
-        help="only runs for which it holds, as in pandas.query over the columns of a run: --where 'gpus >= 64'",
+        help="only runs for which it holds, over the columns of runs.csv: --where 'gpus >= 64 and dtype == \"bf16\"'",
     )
     group.add_argument(
         "--mix-scaled", action="store_true", help="show scaled runs beside unscaled ones, in rows of their own"

@@ -58,6 +58,10 @@ def test_every_factor_is_a_column_of_a_run() -> None:
         ({"where": "placement == 'inter-group' or label_fabric == 'ndr'"}, ["b", "c"]),
         ({"where": "run_id.str.startswith('b')"}, ["b"]),
         ({"where": "not concurrent and run < 1"}, ["a"]),
+        ({"where": "strategy.str.len() == 4 or run_id.str.contains('A', case=False)"}, ["a", "b"]),
+        ({"where": "`label_fabric` == 'ndr' and (gpus * 2 - 3) // 1 % 2 == 1"}, ["b"]),
+        ({"where": "(gpus == 2) & ~(system in ['alps', 'jupiter'])"}, ["a", "b"]),
+        ({"where": "system == 'gpus.to_csv()' or run_id == 'c'"}, ["c"]),
         ({"where": "strategy == 'dp'", "system": ["alps"]}, ["c"]),
     ],
 )
@@ -109,8 +113,8 @@ def test_a_name_like_no_other_is_answered_with_those_that_there_are(mixed: Campa
         ("gpus_ >= 64", "there is no column gpus_; did you mean gpus?"),
         ("stratgy == 'dp'", "there is no column stratgy; did you mean strategy?"),
         ("strategy == dp", "there is no column dp; text stands in quotes: 'dp';"),
-        ("`label_file system` == 'scratch'", "there is no column label_file_system;"),
-        ("@len", "there is no column len;"),
+        ("`label_file system` == 'scratch'", "there is no column label_file system;"),
+        ("run + " + "x" * 50 + " > 1", "there is no column " + "x" * 40 + "…;"),
     ],
 )
 def test_an_unknown_column_is_answered_with_the_nearest_and_all(mixed: Campaign, where: str, answer: str) -> None:
@@ -135,13 +139,47 @@ def test_an_unknown_column_is_answered_with_the_nearest_and_all(mixed: Campaign,
         "(",
         "1 +\n",
         "@len",
+        "gpus == 2; run == 1",
+        "(" * 300 + "gpus > 1" + ")" * 300,
+        "gpus > 1" + " and gpus > 1" * 3000,
+        "strategy.str.contains('(')",
     ],
 )
 def test_what_is_no_condition_is_an_error_of_one_line(mixed: Campaign, where: str) -> None:
     with pytest.raises(OptionError) as caught:
         mixed.select(where=where)
-    assert str(caught.value).startswith(f"where {where!r}")
+    assert str(caught.value).startswith(f"where {where[:100]!r}"[:-1].replace("\n", "\\n"))
     assert "\n" not in str(caught.value)
+    assert len(str(caught.value)) < 300
+
+
+@pytest.mark.parametrize(
+    "where",
+    [
+        "gpus.to_csv('written')",
+        "strategy.to_pickle('written').empty",
+        "strategy.str.cat.to_csv('written')",
+        "gpus.__class__",
+        "().__class__.__bases__[0].__subclasses__()",
+        "__import__('os').system('touch written')",
+        "gpus.apply(print) > 1",
+        "sin(gpus) > 0",
+        "gpus > 9 ** 9 ** 9 ** 9",
+        "gpus > (lambda: 1)()",
+        "[n for n in gpus]",
+        "gpus[0] > 1",
+        "strategy.str.len(gpus.to_csv('written')) > 1",
+    ],
+)
+def test_a_condition_calls_nothing_but_methods_of_texts(
+    mixed: Campaign, where: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(OptionError) as caught:
+        mixed.select(where=where)
+    allowed = "use columns, values, comparisons, + - * / // %, and, or, not, and .str.contains"
+    assert str(caught.value).startswith(f"where {where!r} has parts that no condition may have; {allowed}")
+    assert not (tmp_path / "written").exists()
 
 
 def test_live_and_simulated_runs_are_kept_apart(tmp_path: Path) -> None:

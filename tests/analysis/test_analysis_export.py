@@ -105,6 +105,31 @@ def test_runs_can_be_joined_with_their_iterations(results: Results, tmp_path: Pa
     assert list(joined["run_id"]) == ["a", "a", "a", "b"]
 
 
+@pytest.mark.parametrize(
+    ("text", "cell"),
+    [
+        ("=cmd()|'/C calc'!A0", "'=cmd()|'/C calc'!A0"),
+        ("@SUM(1)", "'@SUM(1)"),
+        ("-cmd", "'-cmd"),
+        ("+cmd", "'+cmd"),
+        ("-1.5", "-1.5"),
+        ("+.5", "+.5"),
+        ("a=b", "a=b"),
+        ("-", "-"),
+        ("", ""),
+    ],
+)
+def test_no_text_of_a_record_is_a_formula_in_a_spreadsheet(text: str, cell: str, tmp_path: Path) -> None:
+    write_run(tmp_path, "a", [[1.0]], system=text, labels={"note": text})
+    found = evaluate(load([tmp_path]), seed=0, min_overlap=0.8)
+    write_csv(found, tmp_path)
+    write_parquet(found, tmp_path)
+    runs = pd.read_csv(tmp_path / "runs.csv", dtype=str, keep_default_na=False)
+    assert (runs["system"][0], runs["label_note"][0]) == (cell, cell)
+    assert pd.read_csv(tmp_path / "summary.csv", dtype=str, keep_default_na=False)["system"][0] == cell
+    assert pd.read_parquet(tmp_path / "runs.parquet")["system"][0] == document(found)["runs"][0]["system"] == text
+
+
 def test_parquet_files_keep_the_types(results: Results, tmp_path: Path) -> None:
     written = write_parquet(results, tmp_path)
     assert {path.name for path in written} == {f"{name}.parquet" for name in TABLES | PARTS}
@@ -127,11 +152,20 @@ def test_a_folder_that_cannot_be_made_is_a_mistake_of_the_user(
     write: Callable[[Results, Path], list[Path]], results: Results, tmp_path: Path
 ) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(OptionError, match=r"file: cannot be written: File exists$"):
+    with pytest.raises(OptionError, match=r"file is no folder; nothing can be written into it$"):
         write(results, tmp_path / "file")
+
+
+@pytest.mark.parametrize(("write", "ending"), [(write_csv, "csv"), (write_parquet, "parquet")])
+def test_a_full_disk_is_said_with_the_file(
+    write: Callable[[Results, Path], list[Path]], ending: str, results: Results, tmp_path: Path
+) -> None:
+    (tmp_path / f"runs.{ending}").symlink_to("/dev/full")
+    with pytest.raises(OptionError, match=rf"runs\.{ending} cannot be written: No space left on device$"):
+        write(results, tmp_path)
 
 
 def test_a_file_that_cannot_be_written_is_named(results: Results, tmp_path: Path) -> None:
     (tmp_path / "summary.csv").mkdir()
-    with pytest.raises(OptionError, match=r"summary\.csv: cannot be written: Is a directory$"):
+    with pytest.raises(OptionError, match=r"summary\.csv cannot be written: Is a directory$"):
         write_csv(results, tmp_path)

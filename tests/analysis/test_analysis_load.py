@@ -15,6 +15,7 @@ from builder import UNIX_EPOCH, end, header, iterations, write_lines, write_run
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import convert
+from msgspec.structs import replace
 
 from dlbench.analysis.campaign import CLASSES, ITERATIONS, RANKS, RUNS, Campaign
 from dlbench.analysis.extraction import extract
@@ -185,10 +186,15 @@ seconds = st.floats(1e-6, 1e3)
 @st.composite
 def lines(draw: st.DrawFn, ranks: int) -> Iteration:
     per_rank = st.lists(seconds, min_size=ranks, max_size=ranks)
-    names = ("skew", "runtime", "sync_time", "compute", "overrun", "issue")
+    parts = {name: draw(per_rank) for name in ("sync_time", "compute", "overrun", "issue", "rest")}
+    runtime = [sum(of_rank) for of_rank in zip(*parts.values(), strict=True)]
     communication = {name: draw(per_rank) for name in (ALLREDUCE, ALLGATHER)}
     line = {"kind": "iteration", "index": 0, "warmup": False, "start": 0.0, "communication": communication}
-    return convert(line | {name: draw(per_rank) for name in names}, Iteration)
+    return convert(line | parts | {"skew": draw(per_rank), "runtime": runtime}, Iteration)
+
+
+def numbered(found: list[Iteration]) -> list[Iteration]:
+    return [replace(line, index=index) for index, line in enumerate(found)]
 
 
 @st.composite
@@ -197,7 +203,7 @@ def records(draw: st.DrawFn) -> Record:
     return Record(
         path=Path("a.jsonl"),
         header=convert(header("a", ranks), Header),
-        iterations=draw(st.lists(lines(ranks), min_size=1, max_size=3)),
+        iterations=numbered(draw(st.lists(lines(ranks), min_size=1, max_size=3))),
         clocks=[],
         end=None,
         truncated=False,
@@ -255,6 +261,15 @@ def test_a_failed_job_was_running_too(tmp_path: Path) -> None:
     assert (window["experiment"], window["run_id"]) == ("e", "b")
 
 
+def test_impossible_times_give_no_window(tmp_path: Path) -> None:
+    write_lines(tmp_path / "a.jsonl", header("a", 2, experiment="e", job="j"), LINE | {"start": 1e300}, end(1))
+    write_run(tmp_path, "b", [[1.0]], experiment="e", job="k")
+    campaign = load([tmp_path])
+    assert list(campaign.windows["run_id"]) == ["b"]
+    # The job was there, whenever that was.
+    assert list(campaign.runs["concurrent"]) == [True]
+
+
 def test_runs_without_experiment_have_no_window(tmp_path: Path) -> None:
     write_run(tmp_path, "a", [[1.0]])
     assert len(load([tmp_path]).windows) == 0
@@ -274,7 +289,26 @@ LINE = iterations([[1.0, 1.0]], [[0.5, 0.5]])[0]
         ([HEAD, LINE, end(1, "failed", "rank 1 on node0: out of memory")], "failed: rank 1 on node0: out of memory"),
         (
             [HEAD, LINE | {"runtime": [1.0, 0.0]}, end(1)],
-            "iteration 0: rank 1 has a runtime of 0 s; it must be longer than 0",
+            "iteration 0: rank 1 has a runtime of 0 s; it must be 1e-09 s or longer",
+        ),
+        ([HEAD, LINE | {"runtime": [1e308, 1.0]}, end(1)], "iteration 0: runtime holds 1e+308 s; no run lasts 1e+09 s"),
+        ([HEAD, LINE | {"overrun": [0.0, 2e9]}, end(1)], "iteration 0: overrun holds 2e+09 s; no run lasts 1e+09 s"),
+        (
+            [HEAD | {"ideal_seconds": 1e308}, LINE, end(1)],
+            "ideal_seconds = 1e+308 is impossible; no run lasts 1e+09 s",
+        ),
+        (
+            [HEAD, LINE | {"start": 1e300}, end(1)],
+            "the Unix times of its iterations are impossible; see unix_epoch of its clock, and start",
+        ),
+        (
+            [HEAD, LINE | {"compute": [0.5, 0.75]}, end(1)],
+            "iteration 0: rank 1 has sync_time + compute + overrun + issue = 1.25 s in a runtime of 1 s",
+        ),
+        ([HEAD, LINE, LINE, end(2)], "iteration 0 comes after iteration 0; each must be there once"),
+        (
+            [HEAD, LINE | {"index": 4}, LINE | {"index": 2}, end(2)],
+            "iteration 2 comes after iteration 4; each must be there once",
         ),
         ([HEAD, LINE | {"issue": [1.0]}, end(1)], "iteration 0: issue has 1 entries for 2 ranks"),
         ([HEAD, LINE | {"runtime": []}, end(1)], "iteration 0: runtime has 0 entries for 2 ranks"),

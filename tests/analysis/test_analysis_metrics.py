@@ -29,8 +29,8 @@ def write_worked_run(folder: Path, run_id: str = "worked", **changes: Any) -> Pa
         SYNC,
         measured_as={
             "warmups": 1,
-            "overrun": [[1.0, 1.0], [0.1, 0.1], [0.0, 0.3], [0.4, 0.0]],
-            "issue": [[1.0, 1.0], [0.1, 0.0], [0.0, 0.0], [0.0, 0.6]],
+            "overrun": [[0.5, 0.5], [0.1, 0.1], [0.0, 0.3], [0.4, 0.0]],
+            "issue": [[0.5, 0.5], [0.1, 0.0], [0.0, 0.0], [0.0, 0.6]],
             "skew": [[0.0, 0.5], [0.0, 0.01], [0.03, 0.0], [0.0, 0.02]],
             "communication": {"allreduce/tensor": TENSOR, "send/pipeline": PIPELINE},
         },

@@ -214,10 +214,11 @@ def test_control_characters_of_a_record_are_shown_as_escapes(tmp_path: Path) -> 
     assert "a\\x1b[31m\\nb" in text
 
 
-def test_a_time_that_no_calendar_knows_is_shown_in_seconds(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("epoch", "begin"), [("-4.9e10", "417-04-02 08:55:00"), ("4.9e10", "3522-10-01 15:08:20")])
+def test_far_times_that_count_have_a_date(tmp_path: Path, epoch: str, begin: str) -> None:
     path = write_run(tmp_path, "far", [[1.0, 1.0]] * 6)
-    path.write_text(path.read_text().replace('"unix_epoch": 1700000000.0', '"unix_epoch": 1e300'))
-    assert "from Unix time 1e+300 s" in page_of(tmp_path).text
+    path.write_text(path.read_text().replace('"unix_epoch": 1700000000.0', f'"unix_epoch": {epoch}'))
+    assert f"{begin} UTC" in page_of(tmp_path).text
 
 
 def test_scaled_and_killed_runs_are_said_before_any_number(tmp_path: Path) -> None:

@@ -227,7 +227,7 @@ def test_the_default_overlap_is_that_of_the_analysis() -> None:
         (["records", "--min-overlap", "half"], "expected a number of 0 or more, found 'half'"),
         (["records", "--seed", "-1"], "expected an integer of 0 or more, found '-1'"),
         (["records", "--jsn"], "unknown option --jsn, did you mean --json?"),
-        (["records", "--csv", "records/dp-2.jsonl"], "records/dp-2.jsonl: cannot be written: File exists"),
+        (["records", "--csv", "records/dp-2.jsonl"], "records/dp-2.jsonl is no folder; nothing can be written into it"),
     ],
 )
 def test_a_mistake_is_one_line(argv: list[str], said: str, shown: Shown) -> None:

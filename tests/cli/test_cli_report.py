@@ -22,7 +22,9 @@ SIX = [[1.0, 1.0]] * 6
 def written(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Written:
     """Output lines of `dlbench report` with the given arguments, in a folder with a folder of records."""
     monkeypatch.chdir(tmp_path)
-    write_run(Path("records"), "dp-2", SIX)
+    record = write_run(Path("records"), "dp-2", SIX)
+    Path("dp-2.record").write_bytes(record.read_bytes())
+    Path("link").symlink_to(record)
 
     def run(*argv: str) -> list[str]:
         report(argv)
@@ -67,7 +69,7 @@ def test_the_seed_and_the_overlap_are_said(written: Written) -> None:
     written("records", "--seed", "11", "--min-overlap", "0.55")
     page = Path("report.html").read_text(encoding="utf-8")
     assert "(seed 11)" in page
-    assert "at least 55% of the experiment" in page
+    assert "at least 55 % of the experiment" in page
 
 
 @pytest.mark.parametrize(
@@ -75,7 +77,11 @@ def test_the_seed_and_the_overlap_are_said(written: Written) -> None:
     [
         ([], "no results were named; use dlbench report RESULTS..., with folders or records"),
         (["records", "-o", "records"], "records is a folder; name the file, e.g. -o records/report.html"),
-        (["records", "-o", "records/dp-2.jsonl/x"], "records/dp-2.jsonl/x: cannot be written: "),
+        (["records", "-o", "records/dp-2.jsonl/x"], "records/dp-2.jsonl is no folder; nothing can be written into it"),
+        (["records", "-o", "x" * 300], "x cannot be written: File name too long"),
+        (["records", "-o", "records/dp-2.jsonl"], "records/dp-2.jsonl has the name of a record; name another file"),
+        (["records", "-o", "link"], "link has the name of a record; name another file, e.g. -o report.html"),
+        (["dp-2.record", "-o", "dp-2.record"], "dp-2.record is one of the records; name another file"),
         (["records", "-o", ""], "expected a text, found ''"),
         (["records", "--title", ""], "expected a text, found ''"),
         (["records", "--ouput", "x"], "unknown option --ouput, did you mean --output?"),
@@ -86,6 +92,24 @@ def test_a_mistake_is_one_line(argv: list[str], said: str, written: Written) -> 
         written(*argv)
     assert said in str(error.value)
     assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("name", ["records/dp-2.jsonl", "records/bad.jsonl"])
+def test_a_record_is_never_overwritten(name: str, written: Written) -> None:
+    Path("records/bad.jsonl").write_text("not a record\n")
+    Path("link.html").symlink_to(name)
+    before = Path(name).read_bytes()
+    for output in (name, "link.html"):
+        with pytest.raises(OptionError, match="has the name of a record"):
+            written("records", "-o", output)
+    assert Path(name).read_bytes() == before
+
+
+def test_a_report_goes_where_a_device_is(written: Written) -> None:
+    assert written("records", "-o", "/dev/null") == ["/dev/null"]
+    with pytest.raises(OptionError, match="^/dev/full cannot be written: No space left on device$"):
+        written("records", "-o", "/dev/full")
+    assert Path("/dev/null").is_char_device()
 
 
 def test_no_report_is_written_of_nothing(written: Written) -> None:
