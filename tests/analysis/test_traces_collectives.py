@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -155,6 +156,59 @@ def test_groups_are_told_apart_by_name_and_ranks_though_they_share_a_stream(tmp_
 def test_ranks_that_end_in_an_ellipsis_are_those_of_the_metadata(tmp_path: Path) -> None:
     alignment = aligned(write_run(tmp_path, uneven([ALLREDUCE] * 3), Writing(shorten_ranks=True)))
     assert [group.group for group in alignment.groups] == ["default_pg (0-3)"]
+
+
+def changed(paths: Sequence[Path], change: Callable[[bytes], bytes]) -> Sequence[Path]:
+    """The traces with another text."""
+    for path in paths:
+        path.write_bytes(change(path.read_bytes()))
+    return paths
+
+
+def test_metadata_of_groups_may_be_a_text_in_a_text(tmp_path: Path) -> None:
+    config = [{"pg_name": "0", "pg_desc": "default_pg", "pg_size": 4, "ranks": "[0, 1, 2, 3]"}]
+
+    def as_text(text: bytes) -> bytes:
+        return re.sub(rb'"pg_config": \[.*?\}\]', b'"pg_config": ' + json.dumps(json.dumps(config)).encode(), text)
+
+    paths = write_run(tmp_path, uneven([ALLREDUCE] * 3), Writing(shorten_ranks=True))
+    assert [group.group for group in aligned(changed(paths, as_text)).groups] == ["default_pg (0-3)"]
+
+
+def test_a_trace_that_does_not_know_the_ranks_learns_them_from_the_others(tmp_path: Path) -> None:
+    paths = write_run(tmp_path, uneven([ALLREDUCE] * 3))
+    changed(paths[2:3], lambda text: text.replace(b"[0, 1, 2, 3]", b"null").replace(b'"null"', b"null"))
+    alignment = aligned(paths)
+    assert [(group.group, group.ranks) for group in alignment.groups] == [("default_pg (0-3)", (0, 1, 2, 3))]
+    assert alignment.notes == ()
+
+
+@pytest.mark.parametrize(
+    ("ranks", "words"),
+    [
+        ((0, 1, 2), "0-2"),
+        ((0, 8, 16), "0-16:8"),
+        ((0, 1, 5), "0,1,5"),
+        ((0, 1, 2, 3, 4, 5, 6, 7, 9, 11), "0,1,2,3,4,5,6,7,… 10 in all"),
+    ],
+)
+def test_a_group_is_labelled_with_its_ranks(tmp_path: Path, ranks: tuple[int, ...], words: str) -> None:
+    kernels = run([Collective("allreduce", Group("7", ranks))], [dict.fromkeys(ranks, 5000)])
+    assert [group.group for group in aligned(write_run(tmp_path, kernels)).groups] == [f"7 ({words})"]
+
+
+def test_a_rank_without_sequence_numbers_makes_the_group_one_by_index(tmp_path: Path) -> None:
+    kernels = uneven([ALLREDUCE] * 5)
+    paths = write_run(tmp_path, kernels)
+    changed(paths[:1], lambda text: re.sub(rb', "Seq": \d+', b"", text))
+    (group,) = aligned(paths).groups
+    assert group.durations * 1e9 == pytest.approx(truth(kernels))
+
+
+def test_a_rank_that_is_none_of_the_group_is_refused(tmp_path: Path) -> None:
+    paths = write_run(tmp_path, uneven([ALLREDUCE] * 2))
+    changed(paths[3:], lambda text: text.replace(b'"rank": 3', b'"rank": 9'))
+    assert aligned(paths).refused == ("default_pg (0-3): rank 9 has kernels of it, but is none of its ranks",)
 
 
 def test_a_group_without_the_list_of_its_ranks_is_known_by_name_and_size(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import pickle
 import random
 import re
 import tracemalloc
@@ -294,6 +295,11 @@ def test_what_cannot_be_read_is_refused(tmp_path: Path) -> None:
         communication(tmp_path)
     with pytest.raises(UnreadableTrace, match="is a pipe or a device; a trace is a file$"):
         communication(Path("/dev/null"))
+
+
+def test_an_error_travels_between_processes() -> None:
+    for error in (UnreadableTrace(Path("a"), "b"), UnreadableTrace(Path("a"), "b", 7)):
+        assert str(pickle.loads(pickle.dumps(error))) == str(error)
 
 
 def test_an_event_without_an_end_does_not_hold_the_rest_up(read: Callable[[bytes], Communication]) -> None:
