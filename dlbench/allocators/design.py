@@ -307,11 +307,6 @@ def _levels(asked: Settings, least: float) -> list[float]:
     return [*(step for step in steps if step >= least), high]
 
 
-def _kinds(jobs: Sequence[Job]) -> list[Job]:
-    """One of each kind of job: those of one strategy and size have the same options."""
-    return list({(job.strategy, job.gpus): job for job in jobs}.values())
-
-
 def _keys(cell: _Cell) -> tuple[object, ...]:
     """What is to be used alike often, the most important first."""
     return cell.bins, ("pattern", cell.candidate.number), ("candidate", cell.position), cell[:1] + cell[2:]

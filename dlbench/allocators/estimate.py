@@ -1,4 +1,4 @@
-"""What a plan costs: time of a job and node-hours, from the roofline."""
+"""What a plan costs: time of a job by the roofline, of an experiment, and node-hours."""
 
 from __future__ import annotations
 
@@ -40,12 +40,9 @@ def timeout_seconds(jobs: Iterable[Job], gpu: str | None) -> int:
     return max(WINDOW_SECONDS, math.ceil(START_SECONDS + SLOWEST * slowest))
 
 
-def node_hours(plan: Plan, experiment: Experiment, gpu: str | None) -> float:
-    """Node-hours of an experiment: concurrent jobs run until its timeout, a baseline once at the roofline's speed."""
-    nodes = experiment.nodes(plan.gpus_per_node)
-    if experiment.kind == "concurrent":
-        return nodes * experiment.timeout_seconds / _HOUR
-    return nodes * (START_SECONDS + job_seconds(experiment.jobs[0], gpu)) / _HOUR
+def node_hours(plan: Plan, experiment: Experiment) -> float:
+    """Node-hours of an experiment, whose jobs, also one alone, run again and again until its timeout."""
+    return experiment.nodes(plan.gpus_per_node) * experiment.timeout_seconds / _HOUR
 
 
 @lru_cache(maxsize=1024)

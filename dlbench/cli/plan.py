@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 HELP = "Design a set of experiments: which jobs run together, how large, and on which nodes."
 EPILOG = """Every pair of mixture entropy and locality that the machine allows is covered alike; the others are named.
-Node-hours come from the roofline: concurrent jobs run for the whole timeout, a baseline as long as it computes.
+Node-hours are those until the timeout of every experiment: by the roofline four minutes, or longer for slow jobs.
 Options of 'dlbench run' such as --iterations or --scale become those of every job.
 
 examples:
@@ -46,11 +46,12 @@ def plan(argv: Sequence[str]) -> None:
     system = load_system(arguments.system)
     request = plan_request(arguments, system, run_options(others, parser))
     found = design_plan(request, system, arguments.partition)
-    _print(found, system.gpu)
-    if arguments.output is not None:
+    if arguments.output is not None:  # before the table, whose reader may have enough of it
         from dlbench.allocators.experiment import write_plan  # noqa: PLC0415
 
         write_plan(found, arguments.output)
+    _print(found)
+    if arguments.output is not None:
         print(f"# written    {one_line(str(arguments.output))}")
 
 
@@ -70,10 +71,10 @@ def _file(value: str) -> Path:
     return file
 
 
-def _print(found: Plan, gpu: str | None) -> None:
+def _print(found: Plan) -> None:
     from dlbench.allocators.estimate import node_hours  # noqa: PLC0415
 
-    hours = [node_hours(found, experiment, gpu) for experiment in found.experiments]
+    hours = [node_hours(found, experiment) for experiment in found.experiments]
     for name, value in _summary(found, hours):
         print(f"# {name:<11}{one_line(value)}")
     pairs = zip(found.experiments, hours, strict=True)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -84,6 +86,23 @@ def test_the_same_command_writes_the_same_bytes(dlbench: Any, tmp_path: Path) ->
     for name in ("a.json", "b.json"):
         assert dlbench(*MACHINE, "--pattern", "tier", "--seed", "3", "--experiments", "3", "-o", name)[0] == 0
     assert (tmp_path / "a.json").read_bytes() == (tmp_path / "b.json").read_bytes()
+
+
+def test_a_reader_of_the_table_who_leaves_early_does_not_cost_the_plan(tmp_path: Path) -> None:
+    (tmp_path / "topology.conf").write_text(CONF)
+    command = f"{sys.executable} -m dlbench plan {' '.join(MACHINE)} --pattern tier -o plan.yaml | head -1"
+    subprocess.run(["bash", "-c", command], cwd=tmp_path, check=True, timeout=60, stdout=subprocess.DEVNULL)
+    assert len(read_plan(tmp_path / "plan.yaml").experiments) > 12
+
+
+@pytest.mark.parametrize("hash_seed", ["0", "1"])
+def test_the_bytes_do_not_depend_on_the_hashes_of_the_process(dlbench: Any, tmp_path: Path, hash_seed: str) -> None:
+    asked = (*MACHINE, "--pattern", "tier", "--seed", "3", "--experiments", "3", "-o")
+    dlbench(*asked, "here.yaml")
+    environment = {**os.environ, "PYTHONHASHSEED": hash_seed}
+    command = [sys.executable, "-m", "dlbench", "plan", *asked, "there.yaml"]
+    subprocess.run(command, cwd=tmp_path, env=environment, check=True, timeout=60, stdout=subprocess.DEVNULL)
+    assert (tmp_path / "there.yaml").read_bytes() == (tmp_path / "here.yaml").read_bytes()
 
 
 def test_options_of_runs_become_those_of_every_job(dlbench: Any, tmp_path: Path) -> None:
