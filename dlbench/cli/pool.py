@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 HELP = "Run the jobs of an experiment side by side, each again as it ends, until a timeout."
 EPILOG = """FOLDER holds experiment.yaml, a plan of one experiment. Records go to FOLDER/results, what the runs print to
-FOLDER/logs, and what happens when to FOLDER/pool.jsonl.
+FOLDER/logs, and what happens when to FOLDER/pool.log.
 
 The pool ends once the timeout is over and every job has completed at least once, at the latest after the extension, or
 at SIGTERM, SIGINT or SIGUSR1. Then every run finishes its iteration. A job that fails is started again, at most

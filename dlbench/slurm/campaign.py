@@ -2,10 +2,10 @@
 
 - `campaign.yaml`: what was asked for
 - `plan.yaml`: the plan; `plan.json` where it is too large for YAML
-- `submissions.jsonl`: what was submitted and cancelled, append-only
+- `submissions.log`: what was submitted and cancelled, append-only
 - `NAME/experiment.yaml`: the plan of one experiment, which the pool reads
 - `NAME/job.sh`: its batch script, and `slurm-ID.out` what that printed
-- `NAME/results`, `NAME/logs` and `NAME/pool.jsonl`: what the pool writes
+- `NAME/results`, `NAME/logs` and `NAME/pool.log`: what the pool writes
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from dlbench.specs.reading import read
 REQUEST_FILE = "campaign.yaml"
 PLAN_FILES = ("plan.yaml", "plan.json")
 """The latter where the plan is too large for YAML."""
-SUBMISSIONS_FILE = "submissions.jsonl"
+SUBMISSIONS_FILE = "submissions.log"
 SCRIPT_FILE = "job.sh"
 LOCK_FILE = ".lock"
 _LOCK_TRIES, _LOCK_SECONDS = 5, 0.1
@@ -70,7 +70,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
 
 class Submission(msgspec.Struct, frozen=True, kw_only=True):
-    """A line of submissions.jsonl."""
+    """A line of submissions.log."""
 
     time: float
     """Unix time."""
@@ -110,7 +110,7 @@ class Campaign:
         return folder
 
     def note(self, event: Literal["submitted", "cancelled"], experiment: str, job_id: str) -> None:
-        """Append to submissions.jsonl; it is on the disk when this returns."""
+        """Append to submissions.log; it is on the disk when this returns."""
         line = msgspec.json.encode(Submission(time=time.time(), event=event, experiment=experiment, job_id=job_id))
         with (self.folder / SUBMISSIONS_FILE).open("ab") as file:
             file.write(line + b"\n")

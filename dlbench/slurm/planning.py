@@ -23,8 +23,8 @@ from dlbench.specs import SystemSpec
 LIVE = "live"
 LOCAL_GPUS = 8
 """Ranks of the jobs together on a machine without GPUs."""
-LOCAL_OPTIONS = {"scale": 0.0001, "time-scale": 0.001, "iterations": 3}
-"""Of every run on such a machine: small enough for two cores."""
+LOCAL_OPTIONS = {"scale": 0.0001, "time-scale": 0.001, "iterations": 3, "min-seconds": 6}
+"""Of every run on such a machine: small enough for two cores, and long beside the second that a start takes there."""
 LOCAL_TIMEOUT = 20
 """Seconds of an experiment there."""
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+
+import msgspec
 
 from dlbench.allocators.achieved import achieved
 from dlbench.allocators.experiment import Experiment, Job, Plan, read_plan
@@ -157,6 +160,12 @@ def _achieved(dealt: Sequence[tuple[str, ...]], gpus_per_node: int) -> list[str]
         return [""] * len(dealt)
 
 
+def _experiment_id(plan: Plan, experiment: Experiment) -> str:
+    """Name of the experiment in its records: another set has a `mix-000` too, and must not pass for the same."""
+    content = msgspec.json.encode((plan.system, plan.mode, experiment))
+    return f"{experiment.name}-{hashlib.sha256(content).hexdigest()[:8]}"
+
+
 @dataclass(frozen=True, slots=True)
 class _Preparation:
     """What the jobs of an experiment have in common."""
@@ -195,7 +204,7 @@ class _Preparation:
         given = {
             "model": job.model,
             "record": self.results,
-            "experiment": self.experiment.name,
+            "experiment": _experiment_id(self.plan, self.experiment),
             "job": job.name,
             "placement": placement or None,
             "concurrent-jobs": len(self.experiment.jobs),

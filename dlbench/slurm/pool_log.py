@@ -12,7 +12,7 @@ import msgspec
 
 from dlbench.errors import PreflightError, RecordError
 
-LOG_NAME = "pool.jsonl"
+LOG_NAME = "pool.log"
 
 Status = Literal["completed", "terminated", "failed", "killed"]
 

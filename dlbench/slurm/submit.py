@@ -61,7 +61,7 @@ def write_scripts(
 
 
 def submit_all(campaign: Campaign, experiments: Sequence[Experiment], scripts: Sequence[Path], report: Report) -> None:
-    """Submit the scripts one after the other; each is in submissions.jsonl before the next.
+    """Submit the scripts one after the other; each is in submissions.log before the next.
 
     Raises `UserError` with SLURM's own words where it refuses one.
     """

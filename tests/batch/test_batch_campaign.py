@@ -78,13 +78,13 @@ def test_the_last_event_of_an_experiment_counts(tmp_path: Path) -> None:
         "mix-000": ("cancelled", "7"),
         "alone-000": ("submitted", "8"),
     }
-    assert len((tmp_path / "submissions.jsonl").read_text().splitlines()) == 3
+    assert len((tmp_path / "submissions.log").read_text().splitlines()) == 3
 
 
 def test_a_damaged_line_is_named(tmp_path: Path) -> None:
     campaign = make_campaign(tmp_path)
-    (tmp_path / "submissions.jsonl").write_text("{}\n")
-    with pytest.raises(UserError, match=r"submissions.jsonl: line 1: no submission: "):
+    (tmp_path / "submissions.log").write_text("{}\n")
+    with pytest.raises(UserError, match=r"submissions.log: line 1: no submission: "):
         campaign.submissions()
 
 

@@ -320,7 +320,7 @@ def test_a_closed_pipe_keeps_no_run_from_its_end(tmp_path: Path) -> None:
 
     trial.report = broken
     assert trial.run().exit_code == 0
-    assert len(read_pool_log(tmp_path / "pool.jsonl")) > 5
+    assert len(read_pool_log(tmp_path / "pool.log")) > 5
 
 
 def test_a_full_disk_ends_the_pool_with_an_error_and_all_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -330,7 +330,7 @@ def test_a_full_disk_ends_the_pool_with_an_error_and_all_runs(tmp_path: Path, mo
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(PoolLog, "write", full)
-    with pytest.raises(RunError, match="pool.jsonl is not complete: No space left on device"):
+    with pytest.raises(RunError, match="pool.log is not complete: No space left on device"):
         trial.run()
     assert [event.status for event in trial.of(Ended)] == ["terminated"]
     assert marked({event.run for event in trial.of(Started)}) == {}

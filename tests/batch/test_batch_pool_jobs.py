@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -47,6 +48,23 @@ def load(folder: Path, environment: dict[str, str] = INSIDE, grace: float = 25.0
     return load_experiment(folder, environment, grace)
 
 
+def recorded_as(experiment: PoolExperiment) -> str:
+    """Name of the experiment in the records of its first job."""
+    (name,) = (option for option in experiment.jobs[0].options if option.startswith("--experiment="))
+    return name.partition("=")[2]
+
+
+def test_experiments_of_two_sets_that_have_one_name_are_two_in_their_records(tmp_path: Path) -> None:
+    folders = [tmp_path / name for name in ("first", "again", "other")]
+    for folder, gpus in zip(folders, (4, 4, 8), strict=True):
+        folder.mkdir()
+        write(folder, reserved("a", gpus, "n1" if gpus == 4 else "n1 n2"))
+    first, again, other = (load(folder) for folder in folders)
+    assert first.name == other.name == "trial"
+    assert recorded_as(first) == recorded_as(again) != recorded_as(other)
+    assert re.fullmatch("trial-[0-9a-f]{8}", recorded_as(first))
+
+
 def test_a_job_gets_its_nodes_and_the_options_of_every_run(tmp_path: Path) -> None:
     write(tmp_path, reserved("a", 8, "n3 n1"), reserved("b", 4, "n2"))
     experiment = load(tmp_path)
@@ -55,7 +73,8 @@ def test_a_job_gets_its_nodes_and_the_options_of_every_run(tmp_path: Path) -> No
     assert (first.nodes, first.gpus, first.per_node, first.placement) == (("n3", "n1"), 8, 4, "intra-l1")
     assert (second.nodes, second.gpus, second.per_node) == (("n2",), 4, 4)
     assert first.options == (
-        *("--model=vit-b", f"--record={tmp_path}/results", "--experiment=trial", "--job=a", "--placement=intra-l1"),
+        *("--model=vit-b", f"--record={tmp_path}/results", f"--experiment={recorded_as(experiment)}"),
+        *("--job=a", "--placement=intra-l1"),
         *("--concurrent-jobs=2", "--label=mode=reserved", "--grace=20", "--scale=0.001", "--iterations=20"),
     )
 

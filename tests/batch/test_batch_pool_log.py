@@ -25,16 +25,16 @@ POOL_ENDED = PoolEnded(
 
 
 def test_an_event_is_read_as_it_was_written_while_the_log_is_open(tmp_path: Path) -> None:
-    log = PoolLog(tmp_path / "pool.jsonl")
+    log = PoolLog(tmp_path / "pool.log")
     events: list[Event] = [STARTED, ENDED, POOL_ENDED]
     for count, event in enumerate(events, start=1):
         log.write(event)
-        assert read_pool_log(tmp_path / "pool.jsonl") == events[:count]
+        assert read_pool_log(tmp_path / "pool.log") == events[:count]
     log.close()
 
 
 def test_a_line_is_json_with_the_kind_of_event_and_the_unix_time(tmp_path: Path) -> None:
-    path = tmp_path / "pool.jsonl"
+    path = tmp_path / "pool.log"
     PoolLog(path).write(Running(time=10.25, job="a", attempt=2))
     assert json.loads(path.read_text()) == {"event": "running", "time": 10.25, "job": "a", "attempt": 2}
 
@@ -46,12 +46,12 @@ def test_an_event_happens_now(tmp_path: Path) -> None:
 
 def test_a_second_pool_appends(tmp_path: Path) -> None:
     for event in (STARTED, ENDED):
-        PoolLog(tmp_path / "pool.jsonl").write(event)
-    assert read_pool_log(tmp_path / "pool.jsonl") == [STARTED, ENDED]
+        PoolLog(tmp_path / "pool.log").write(event)
+    assert read_pool_log(tmp_path / "pool.log") == [STARTED, ENDED]
 
 
 def test_two_pools_do_not_run_one_experiment_at_the_same_time(tmp_path: Path) -> None:
-    path = tmp_path / "pool.jsonl"
+    path = tmp_path / "pool.log"
     first = PoolLog(path)
     with pytest.raises(PreflightError, match=f"{path}: another pool runs this experiment; wait for its end"):
         PoolLog(path)
@@ -60,11 +60,11 @@ def test_two_pools_do_not_run_one_experiment_at_the_same_time(tmp_path: Path) ->
 
 
 def test_a_pool_that_has_not_begun_has_no_events(tmp_path: Path) -> None:
-    assert read_pool_log(tmp_path / "pool.jsonl") == []
+    assert read_pool_log(tmp_path / "pool.log") == []
 
 
 def test_a_last_line_that_is_cut_is_left_out(tmp_path: Path) -> None:
-    path = tmp_path / "pool.jsonl"
+    path = tmp_path / "pool.log"
     PoolLog(path).write(STARTED)
     with path.open("ab") as file:
         file.write(b'{"event":"ended","ti')
@@ -75,7 +75,7 @@ def test_a_last_line_that_is_cut_is_left_out(tmp_path: Path) -> None:
     "line", ['{"event":"ended"}', "nonsense", '{"event":"began","time":1.0}', '{"event":"\udcff"}']
 )
 def test_a_line_that_is_no_event_is_named(tmp_path: Path, line: str) -> None:
-    path = tmp_path / "pool.jsonl"
+    path = tmp_path / "pool.log"
     PoolLog(path).write(STARTED)
     with path.open("ab") as file:
         file.write(line.encode(errors="surrogateescape") + b"\n")

@@ -95,7 +95,7 @@ def test_a_dry_run_writes_plan_and_scripts_and_submits_nothing(dlbench: Any, slu
     assert "nothing was submitted" in out
     assert slurm.calls("sbatch") == []
     assert {path.name for path in Path("c/mix-000").iterdir()} == {"experiment.yaml", "job.sh"}
-    assert not Path("c/submissions.jsonl").exists()
+    assert not Path("c/submissions.log").exists()
 
 
 def test_one_seed_gives_the_same_files_byte_for_byte(dlbench: Any, slurm: Slurm) -> None:
@@ -186,16 +186,16 @@ def test_a_machine_without_slurm_runs_its_experiments_here_and_goes_on_where_it_
     start = {"event": "pool_started", "time": 1.0, "experiment": "e", "launcher": "mpiexec", "slurm_job": ""}
     start |= {"timeout_seconds": 1, "extension_seconds": 1, "grace_seconds": 1, "respawns": 0, "jobs": []}
     lines = "".join(f"{json.dumps(event)}\n" for event in (start, {**end, "jobs": [tally]}))
-    program = "import sys; open(sys.argv[1] + '/pool.jsonl', 'a').write(sys.argv[2])"
+    program = "import sys; open(sys.argv[1] + '/pool.log', 'a').write(sys.argv[2])"
     monkeypatch.setattr(slurm_submit, "_pool", lambda folder, _: [sys.executable, "-c", program, str(folder), lines])
     options = ("--system=local", "--pattern=tier", "--experiments=2", "--no-baselines", "-o", "c")
     code, out, err = dlbench(*options)
     assert (code, err) == (0, "")
-    assert "# options    scale 0.0001, time-scale 0.001, iterations 3\n" in out
+    assert "# options    scale 0.0001, time-scale 0.001, iterations 3, min-seconds 6\n" in out
     assert out.count("concurrent, ") == 2
     assert "2 completed\n" in out
-    kept = Path("c/submissions.jsonl").read_text()
-    with Path("c/submissions.jsonl").open("w") as file:
+    kept = Path("c/submissions.log").read_text()
+    with Path("c/submissions.log").open("w") as file:
         file.write(kept.splitlines(keepends=True)[0])
     code, out, _ = dlbench(*options)
     assert (code, out.count("[1/1] mix-001: concurrent, ")) == (0, 1)

@@ -30,13 +30,16 @@ def test_the_demonstration_leaves_a_valid_record_of_every_strategy_and_says_wher
     )
 
     assert completed.returncode == 0, completed
-    records = sorted((tmp_path / "records").glob("*.jsonl"))
-    assert sorted(read(record).header.strategy for record in records) == sorted(STRATEGIES)
-    for record in records:
+    alone = sorted((tmp_path / "records").glob("*.jsonl"))
+    assert sorted(read(record).header.strategy for record in alone) == sorted(STRATEGIES)
+    side_by_side = sorted((tmp_path / "records" / "side-by-side").glob("*/results/*.jsonl"))
+    assert {read(record).header.concurrent_jobs for record in side_by_side} == {1, 2}
+    for record in [*alone, *side_by_side]:
         assert list(validate(record)) == []
         assert record.name in completed.stdout.rpartition("The records are in")[2]
     assert f"The records are in {tmp_path / 'records'}:" in completed.stdout
     report = tmp_path / "records" / "report.html"
     assert f"The report is {report}:" in completed.stdout
     assert all(f"{name}</td>" in report.read_text() for name in STRATEGIES)
-    assert len(re.findall(r"^OK$", completed.stdout, re.MULTILINE)) == 5
+    assert "Largest slowdown" in report.read_text()
+    assert len(re.findall(r"^OK$", completed.stdout, re.MULTILINE)) == 5 + 3
