@@ -12,6 +12,8 @@ from dlbench.errors import one_line
 from dlbench.quantities import significant
 
 ABSENT = "-"
+_LONGEST_NAME = 48
+"""Characters of the name of a buffer or kernel: those of C++ have no end."""
 
 
 def number(value: float) -> str:
@@ -50,7 +52,20 @@ class Column:
     write: Callable[[Any], str] = plain
 
 
+def _known(value: int) -> str:
+    return ABSENT if value < 0 else str(value)
+
+
+def _shortened(value: str) -> str:
+    return plain(value if len(value) <= _LONGEST_NAME else f"{value[: _LONGEST_NAME - 1]}…")
+
+
+def _probability(value: float) -> str:
+    return "< 0.001" if value < 0.001 else f"{value:.3f}"  # noqa: PLR2004
+
+
 _MILLISECONDS = ("ms", _scaled(1e3))
+_MICROSECONDS = ("µs", _scaled(1e6))
 _PERCENT = ("%", _fixed(1, 100))
 _SAMPLES = ("samples/s", number)
 
@@ -102,6 +117,44 @@ COLUMNS: dict[str, Column] = {
     "seconds_a": Column("time A", *_MILLISECONDS),
     "seconds_b": Column("time B", *_MILLISECONDS),
     "ratio": Column("B/A", "", _fixed(3)),
+    "source": Column("group"),
+    "group_size": Column("fitted"),
+    "block_seconds": Column("block a", *_MILLISECONDS),
+    "spread_seconds": Column("spread b", *_MILLISECONDS),
+    "tail_location": Column("μ", "b", _fixed(4)),
+    "tail_scale": Column("σ", "b", _fixed(4)),
+    "tail_shape": Column("ξ", "", _fixed(4)),
+    "likelihood_location": Column("μ by ML", "b", _fixed(4)),
+    "likelihood_scale": Column("σ by ML", "b", _fixed(4)),
+    "likelihood_shape": Column("ξ by ML", "", _fixed(4)),
+    "anderson_darling": Column("A²", "", number),
+    "p_value": Column("p", "", _fixed(3)),
+    "correlation": Column("QQ corr.", "", _fixed(4)),
+    "predicted_ranks": Column("ranks"),
+    "tau": Column("wait", *_MILLISECONDS),
+    "likelihood_tau": Column("wait by ML", *_MILLISECONDS),
+    "measured_seconds": Column("measured", *_MILLISECONDS),
+    "error": Column("error", *_PERCENT),
+    "collective_seconds": Column("in collectives", *_MILLISECONDS),
+    "bandwidth": Column("B*", "GB/s", _scaled(1e-9)),
+    "reduction": Column("lower by", "%", _fixed(2, 100)),
+    "elasticity": Column("|ε|", "", number),
+    "flops_factor": Column("FLOPS", "×", number),
+    **{name: Column(name.replace("_", " "), *_MICROSECONDS) for name in ("tau_range", "tau_med", "tau_mean")},
+    "tau_range_p95": Column("its p95", *_MICROSECONDS),
+    "transfer": Column("transfer", *_MICROSECONDS),
+    "exposed": Column("exposed", *_MICROSECONDS),
+    "uncertainty": Column("uncertainty", "µs", _fixed(3, 1e6)),
+    "share_first": Column("of first", *_PERCENT),
+    "share_median": Column("of median", *_PERCENT),
+    "caused": Column("caused", *_MILLISECONDS),
+    "bytes": Column("size", "B", _known),
+    "buffer": Column("buffer", "", _shortened),
+    "straggler": Column("straggler", "rank", _known),
+    "straggler_share": Column("last in", *_PERCENT),
+    "straggler_p": Column("p", "", _probability),
+    "expected_stretches": Column("by chance", "", _fixed(1)),
+    "stretches_p": Column("p", "", _probability),
 }
 """Columns whose heading is not their name, or that have a unit."""
 

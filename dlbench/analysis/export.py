@@ -8,7 +8,7 @@ that a spreadsheet would take for a formula.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, BinaryIO, TypeAlias
@@ -76,14 +76,19 @@ def write_csv(results: Results, folder: Path) -> list[Path]:
 
     Raises `OptionError` where that is impossible.
     """
-    return _write(results, folder, "csv", lambda frame, file: _without_formulas(frame).to_csv(file, index=False))
+    return write_frames(frames(results), folder)
+
+
+def write_frames(tables: Mapping[str, pd.DataFrame], folder: Path) -> list[Path]:
+    """Write `NAME.csv` for every frame, as `write_csv`."""
+    return _write(tables, folder, "csv", lambda frame, file: _without_formulas(frame).to_csv(file, index=False))
 
 
 def write_parquet(results: Results, folder: Path) -> list[Path]:
     """Write `NAME.parquet` for every table, as `write_csv`; needs pyarrow."""
     if find_spec("pyarrow") is None:
         raise OptionError("Parquet files need pyarrow; install it with pip install 'dlbench[parquet]'")
-    return _write(results, folder, "parquet", lambda frame, file: frame.to_parquet(file, index=False))
+    return _write(frames(results), folder, "parquet", lambda frame, file: frame.to_parquet(file, index=False))
 
 
 def _without_formulas(frame: pd.DataFrame) -> pd.DataFrame:
@@ -95,11 +100,11 @@ def _without_formulas(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def _write(
-    results: Results, folder: Path, ending: str, write: Callable[[pd.DataFrame, BinaryIO], object]
+    tables: Mapping[str, pd.DataFrame], folder: Path, ending: str, write: Callable[[pd.DataFrame, BinaryIO], object]
 ) -> list[Path]:
     make_folder(folder)
     paths = []
-    for name, frame in frames(results).items():
+    for name, frame in tables.items():
         paths.append(folder / f"{name}.{ending}")
         with new_file(paths[-1]) as file:
             write(frame, file)

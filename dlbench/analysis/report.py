@@ -127,13 +127,13 @@ def render(results: Results, *, title: str, command: str) -> str:
         made=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
         command=one_line(command),
         lead=_lead(campaign),
-        notes=_notes(campaign),
+        notes=_notes([*campaign.notes, *(results.taxes.notes if len(results.taxes.runs) else ())]),
         merits=list(merits(results)),
         span=_span(campaign),
         configurations=_configurations_table(campaign, known),
         statements=[statement for statement in results.statements() if statement.values],
         systems=systems(campaign),
-        tables=list(results.tables()),
+        tables=[*results.tables(), *results.tax_tables()],
         chapters=[list(pictures) for _, pictures in groupby(pictures, key=lambda picture: picture.title)],
         figures=pictures,
         omitted=[str(left_out) for left_out in drawing.left_out],
@@ -278,9 +278,9 @@ def _span(campaign: Campaign) -> str:
     return f"{counted(len(runs), 'run')} from {begin} to {end}, on {systems_}{part}."
 
 
-def _notes(campaign: Campaign) -> list[str]:
-    more = len(campaign.notes) - NOTE_LIMIT
-    shown = [one_line(note) for note in campaign.notes[:NOTE_LIMIT]]
+def _notes(notes: Sequence[str]) -> list[str]:
+    more = len(notes) - NOTE_LIMIT
+    shown = [one_line(note) for note in notes[:NOTE_LIMIT]]
     return [*shown, f"{more:,} more notes: dlbench analyze prints all"] if more > 0 else shown
 
 
@@ -302,3 +302,11 @@ def _method(results: Results) -> Iterator[str]:
         "factors that had no other job beside them. A concurrent iteration counts where on average at least "
         f"{100 * results.min_overlap:g} % of the experiment's other jobs ran during it, by wall-clock time."
     )
+    if results.taxes.groups:
+        yield (
+            "The synchronisation tax is that of the runs that recorded their ops. In a collective, a rank waits from "
+            "its own entry to the last entry of its group: tau range, med and mean are the largest, median and mean "
+            "wait. Its intervals come from the same bootstrap over collectives, whose clusters are runs, or the "
+            "iterations of a single one. A wait that does not exceed the error of the clocks is unresolved, and a rank "
+            "is a straggler only where it came later than every other by more than that."
+        )

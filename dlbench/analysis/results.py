@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 
 import pandas as pd
 
@@ -13,8 +14,12 @@ from dlbench.analysis.scaling import scaling
 from dlbench.analysis.slowdown import Slowdown, slowdown
 from dlbench.analysis.statements import Statement, state
 from dlbench.analysis.tables import Layout, Table, build
+from dlbench.analysis.tax_sources import tax_of_runs
+from dlbench.analysis.taxes import Taxes
 
 _COUNTS = ("runs", "iterations")
+_TAXED = 20
+"""Groups, stragglers and collectives of the largest tax that a report shows."""
 
 SUMMARY = Layout(
     name="summary",
@@ -83,7 +88,7 @@ ONLY_A, ONLY_B = (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Results:
     """The tables of a campaign."""
 
@@ -94,6 +99,11 @@ class Results:
     slowdown: Slowdown
     seed: int
     min_overlap: float
+
+    @cached_property
+    def taxes(self) -> Taxes:
+        """The synchronisation tax of the runs that recorded ops, whose arrays are read when it is first asked for."""
+        return tax_of_runs(self.campaign, seed=self.seed)
 
     def frames(self) -> dict[str, pd.DataFrame]:
         """The frame of each table by its name, in the order in which they are shown."""
@@ -117,6 +127,11 @@ class Results:
         known = self.known()
         for layout, frame in zip((SUMMARY, RELEVANCE, SCALING, SLOWDOWN), self.frames().values(), strict=True):
             yield build(layout, frame, known)
+
+    def tax_tables(self) -> Iterator[Table]:
+        """Tables of the synchronisation tax, without what `statements` says; none where no run recorded ops."""
+        if self.taxes.groups:
+            yield from self.taxes.tables(_TAXED, self.known())
 
 
 def evaluate(campaign: Campaign, *, seed: int, min_overlap: float) -> Results:

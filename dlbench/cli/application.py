@@ -23,6 +23,7 @@ from dlbench.cli import (
     specs,
     status,
     submit,
+    tax,
     timeline,
     topology,
     validate,
@@ -118,6 +119,7 @@ for group in (
     compare,
     plot,
     report,
+    tax,
     timeline,
 ):
     group.register(app)

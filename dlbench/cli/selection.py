@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from dlbench.analysis.campaign import Campaign
 
 Progress: TypeAlias = Callable[[int, int], None]
-"""Called with the records that are read and those that there are."""
+"""Called with what is read, e.g. records, and how much there is."""
 
 MIN_OVERLAP = 0.8
 _SECONDS_BETWEEN_LINES = 5.0
@@ -99,28 +99,28 @@ def load_results(paths: Sequence[Path], arguments: argparse.Namespace, command: 
 
 
 @contextmanager
-def progress_shown() -> Iterator[Progress]:
+def progress_shown(noun: str = "records") -> Iterator[Progress]:
     """Progress of a long load on stderr: a bar on a terminal, otherwise a line every few seconds."""
     if not sys.stderr.isatty():
-        yield _lines()
+        yield _lines(noun)
         return
     from rich.console import Console  # noqa: PLC0415 - only a terminal needs it
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn  # noqa: PLC0415
 
-    columns = (TextColumn("reading records"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    columns = (TextColumn(f"reading {noun}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task("", total=None)
         yield lambda done, total: bar.update(task, completed=done, total=total)
 
 
-def _lines() -> Progress:
+def _lines(noun: str) -> Progress:
     last = time.monotonic()
 
     def show(done: int, total: int) -> None:
         nonlocal last
         if time.monotonic() - last >= _SECONDS_BETWEEN_LINES:
             last = time.monotonic()
-            say(f"{done} of {total} records read")
+            say(f"{done} of {total} {noun} read")
 
     return show
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import matplotlib
 import pytest
 from matplotlib.text import Text
+from ops_builder import collective, table_of, write_ops
 from plot_reader import ALONE, constant_run, pair, results_of
 
 from dlbench.analysis.plots import FAMILIES, FORMATS, Drawing, encode, figures, save
@@ -20,7 +21,8 @@ from dlbench.errors import OptionError
 def campaign(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Runs that allow every family of figures."""
     folder = tmp_path_factory.mktemp("campaign")
-    constant_run(folder, "base-2", 1.0, 8, **ALONE)
+    constant_run(folder, "base-2", 1.0, 8, op_tables=table_of([0, 1], collective("gradient")), **ALONE)
+    write_ops(folder / "base-2.jsonl", [[[(0.0, 0.5)], [(0.25, 0.5)]]] * 8)
     constant_run(folder, "base-4", 1.2, 8, ranks=4, **ALONE)
     pair(folder, "e", [1.1, 1.2, 1.3, 1.4, 1.5, 1.6, 20.0])
     return folder
@@ -33,7 +35,7 @@ def drawing(campaign: Path) -> Drawing:
 
 def test_every_family_is_drawn_where_the_runs_allow_it(drawing: Drawing) -> None:
     assert [plot.name for plot in drawing.plots] == list(FAMILIES)
-    assert list(FAMILIES) == ["communication", "scaling", "slowdown", "stability", "breakdown"]
+    assert list(FAMILIES) == ["communication", "scaling", "slowdown", "stability", "breakdown", "tax", "tax-map"]
 
 
 def test_every_caption_says_how_many_samples_there_are(drawing: Drawing) -> None:
@@ -54,7 +56,7 @@ def test_only_the_families_that_were_asked_for_are_drawn(campaign: Path) -> None
 def test_every_axis_has_a_label(drawing: Drawing) -> None:
     for plot in drawing.plots:
         assert all(ax.get_ylabel() for ax in plot.figure.axes)
-        assert plot.figure.axes[-1].get_xlabel()
+        assert [ax for ax in plot.figure.axes if ax.get_label() != "<colorbar>"][-1].get_xlabel()
 
 
 def test_no_text_is_smaller_than_seven_points(drawing: Drawing) -> None:
@@ -135,7 +137,7 @@ def test_files_have_the_figures_name_and_a_caption_beside(drawing: Drawing, tmp_
     ("name", "message"),
     [
         ("stabilty", "unknown figure 'stabilty'; did you mean stability?"),
-        ("x", "unknown figure 'x'; there are communication, scaling, slowdown, stability, breakdown"),
+        ("x", "unknown figure 'x'; there are communication, scaling, slowdown, stability, breakdown, tax, tax-map"),
     ],
 )
 def test_an_unknown_figure_is_answered_with_what_there_is(campaign: Path, name: str, message: str) -> None:

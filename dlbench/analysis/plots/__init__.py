@@ -14,7 +14,7 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
-from dlbench.analysis.plots import breakdown, communication, scaling, slowdown, stability
+from dlbench.analysis.plots import breakdown, communication, scaling, slowdown, stability, tax
 from dlbench.analysis.plots.drawing import Drawing, LeftOut, Plot
 from dlbench.analysis.plots.style import styled
 from dlbench.analysis.results import Results
@@ -40,6 +40,8 @@ FAMILIES: MappingProxyType[str, Callable[[Results], Drawing]] = MappingProxyType
         slowdown.NAME: lambda results: slowdown.draw(results.slowdown),
         stability.NAME: lambda results: stability.draw(results.campaign),
         breakdown.NAME: lambda results: breakdown.draw(results.campaign),
+        tax.NAME: lambda results: tax.draw(results.taxes),
+        tax.MAP: lambda results: tax.draw_map(results.taxes),
     }
 )
 """What draws a family of figures, by its name."""

@@ -1,0 +1,189 @@
+"""The collectives of a run, from the ops that its ranks recorded.
+
+Collectives belong together by operation, scope and their place among those: MPI performs the collectives of a
+communicator in one order on all ranks. A blocking collective is entered and left with its op. A non-blocking one is
+entered with the op that starts it, since from then on the others need not wait for this rank, and left with the wait
+that completes it. Sends and receives are no collectives: a pipeline's stage waits for another by design.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dlbench.analysis.programs import Programs, communication_class
+from dlbench.analysis.timeline import ranks_text
+from dlbench.analysis.traces.collectives import Collectives
+from dlbench.errors import one_line
+from dlbench.records.reader import OpsReader, Record, UnreadableRecord, read, read_ops
+from dlbench.records.schema import DTYPE_BYTES, Iteration, OpEntry
+
+_NO_COLLECTIVE = frozenset({"compute", "wait", "send", "recv"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Recorded:
+    """The collectives of one operation in one group, of all measured iterations one after the other."""
+
+    name: str
+    """Communication class, operation/scope."""
+    collectives: Collectives
+    """Times in seconds of the global clock."""
+    iteration: NDArray[np.int32]
+    """Shape (collectives,): index of the iteration, warm-ups counted."""
+    blocked: NDArray[np.float64]
+    """Shape (collectives, ranks): when the rank began to do nothing but wait for the end of the collective."""
+
+
+class _Performed(NamedTuple):
+    """A collective in the program of a rank: the numbers of the ops that enter and that leave it."""
+
+    entry: OpEntry
+    enter: int
+    leave: int
+
+
+class _Place(NamedTuple):
+    """Where the times of a group's collectives stand in an ops array; arrays of shape (collectives, ranks)."""
+
+    name: str
+    scope: str
+    ranks: range
+    entries: list[OpEntry]
+    enter: NDArray[np.int64]
+    leave: NDArray[np.int64]
+
+    def times(self, array: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Enter, leave and begin of the waiting in one iteration, shape (3, collectives, ranks)."""
+        ranks = np.array(self.ranks)
+        return np.stack([array[ranks, self.enter, 0], array[ranks, self.leave, 1], array[ranks, self.leave, 0]])
+
+
+def recorded_collectives(
+    path: Path, *, progress: Callable[[int, int], None] | None = None
+) -> tuple[list[Recorded], list[str]]:
+    """The collectives of the record `path` by class and group, and what was dropped from it; groups of one have none.
+
+    `progress` is called with the iterations that are read and those that there are. Raises `RecordError` where the
+    record is damaged, has no ops, or its ranks do not perform the same collectives.
+    """
+    record = read(path)
+    ops = read_ops(path)
+    programs = Programs(path, record.header)
+    if record.header.dtype not in DTYPE_BYTES:
+        raise UnreadableRecord(path, f"dtype {record.header.dtype!r} is unknown; use {', '.join(DTYPE_BYTES)}")
+    places = list(_places(record, programs))
+    measured = [(number, line) for number, line in enumerate(record.iterations[: len(ops)]) if not line.warmup]
+    times: list[list[NDArray[np.float64]]] = [[] for _ in places]
+    errors = []
+    for done, (number, line) in enumerate(measured, start=1):
+        array = ops[number]
+        errors.append(_clock_error(record, line))
+        for place, parts in zip(places, times, strict=True):
+            parts.append(_finite(place.times(array), ops, line))
+        if progress is not None:
+            progress(done, len(measured))
+    indices = [line.index for _, line in measured]
+    found = [
+        _recorded(place, np.array(parts), np.array(errors), indices, DTYPE_BYTES[record.header.dtype])
+        for place, parts in zip(places, times, strict=True)
+        if parts
+    ]
+    return found, [f"{path}: {note}" for note in (*record.notes, *ops.notes)]
+
+
+def _recorded(
+    place: _Place, times: NDArray[np.float64], errors: NDArray[np.float64], indices: list[int], element_bytes: int
+) -> Recorded:
+    """The iterations of a group as one; `times` of shape (iterations, 3, collectives, ranks), `errors` per rank."""
+    iterations, _, count, size = times.shape
+    enter, leave, blocked = times.transpose(1, 0, 2, 3).reshape(3, iterations * count, size)
+    ranks = np.array(place.ranks)
+    return Recorded(
+        name=place.name,
+        collectives=Collectives(
+            group=f"{place.scope} {ranks_text(place.ranks)}",
+            ranks=tuple(place.ranks),
+            operations=tuple(entry.op for entry in place.entries) * iterations,
+            names=tuple(entry.name for entry in place.entries) * iterations,
+            bytes=np.tile(np.array([entry.elements for entry in place.entries], np.int64) * element_bytes, iterations),
+            enter=enter,
+            leave=leave,
+            # A double far from 0 has fewer digits than the clock.
+            error=np.repeat(errors[:, ranks], count, axis=0) + np.spacing(np.abs(enter)),
+        ),
+        iteration=np.repeat(np.array(indices, dtype=np.int32), count),
+        blocked=blocked,
+    )
+
+
+def _clock_error(record: Record, line: Iteration) -> list[float]:
+    """Per rank, bound on the error of the times of an iteration."""
+    world_size, clock = record.header.world_size, record.clock(line.index)
+    lengths = {len(values) for values in (clock.offset, clock.drift, clock.uncertainty, clock.drift_uncertainty)}
+    if lengths != {world_size}:
+        raise UnreadableRecord(record.path, f"iteration {line.index}: the clock is not one of {world_size} ranks")
+    return clock.error(line.start)
+
+
+def _finite(times: NDArray[np.float64], ops: OpsReader, line: Iteration) -> NDArray[np.float64]:
+    if not np.isfinite(times).all():
+        raise UnreadableRecord(ops.path, f"iteration {line.index}: a collective has no times")
+    return times
+
+
+def _places(record: Record, programs: Programs) -> Iterator[_Place]:
+    """The collectives of every class and group of several ranks. Ranks of a table run one program: it is read once."""
+    performed: dict[int, dict[str, list[_Performed]]] = {}
+    for table in record.header.op_tables:
+        performed |= dict.fromkeys(table.ranks, _performed(record.path, programs, table.ranks[:1]))
+    classes = dict.fromkeys(name for rank in sorted(performed) for name in performed[rank])
+    for name in classes:
+        scope = name.partition("/")[2]
+        for rank in range(record.header.world_size):
+            group = programs.group(scope, rank)
+            if not group or group[-1] >= record.header.world_size:
+                raise UnreadableRecord(record.path, f"groups do not say who is in a group of scope {scope!r}")
+            if rank == group[0] and len(group) > 1:
+                yield from _place(record.path, name, group, [performed[member].get(name, []) for member in group])
+
+
+def _performed(path: Path, programs: Programs, ranks: list[int]) -> dict[str, list[_Performed]]:
+    """Collectives of the first of the ranks, by class; nothing where there is no rank."""
+    found: dict[str, list[_Performed]] = {}
+    for rank in ranks:
+        ends = {link.start.op: link.end.op for link in programs.requests([rank])}
+        for number, entry in enumerate(programs.of(rank)):
+            if entry.op in _NO_COLLECTIVE:
+                continue
+            if not entry.blocking and number not in ends:
+                raise UnreadableRecord(path, f"op {number} of rank {rank} starts a collective that no wait completes")
+            end = number if entry.blocking else ends[number]
+            found.setdefault(one_line(communication_class(entry)), []).append(_Performed(entry, number, end))
+    return found
+
+
+def _place(path: Path, name: str, group: range, members: list[list[_Performed]]) -> Iterator[_Place]:
+    """Where the times of the group stand; nothing where none of its ranks performs any."""
+    counts = [len(member) for member in members]
+    if min(counts) != max(counts):
+        few, many = counts.index(min(counts)), counts.index(max(counts))
+        raise UnreadableRecord(
+            path,
+            f"rank {group[few]} performs {counts[few]} of {name}, rank {group[many]} of its group {counts[many]}; "
+            "ranks of a group perform the same collectives",
+        )
+    if members[0]:
+        yield _Place(
+            name=name,
+            scope=name.partition("/")[2],
+            ranks=group,
+            entries=[each.entry for each in members[0]],
+            enter=np.array([[each.enter for each in member] for member in members]).T,
+            leave=np.array([[each.leave for each in member] for member in members]).T,
+        )

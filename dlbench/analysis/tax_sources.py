@@ -1,0 +1,73 @@
+"""Where the synchronisation tax comes from: records with ops, or the Kineto traces of a job."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pandas as pd
+
+from dlbench.analysis.campaign import Campaign
+from dlbench.analysis.recorded_collectives import recorded_collectives
+from dlbench.analysis.sync_tax import GroupTax, arrival_tax, duration_tax
+from dlbench.analysis.taxes import Taxes
+from dlbench.analysis.traces.alignment import TOLERANCE, align
+from dlbench.analysis.traces.ranks import read_ranks
+from dlbench.errors import RecordError
+from dlbench.records.reader import UnreadableRecord
+
+Progress = Callable[[int, int], None]
+
+
+def tax_of_runs(campaign: Campaign, *, seed: int, progress: Progress | None = None) -> Taxes:
+    """The tax of the runs that recorded ops; notes say which others are left out, and why.
+
+    `progress` is called with the measured iterations that are read and those of all these runs.
+    """
+    runs = campaign.runs[campaign.runs["has_ops"]]
+    total, before = int(runs["measured"].sum()), 0
+    groups: list[GroupTax] = []
+    notes = []
+    if without := len(campaign.runs) - len(runs):
+        notes.append(f"{without} of {len(campaign.runs)} runs recorded no ops, so their tax is unknown")
+    for run, measured in zip(runs.index, runs["measured"], strict=True):
+        try:
+            found, dropped = recorded_collectives(campaign.paths[run], progress=_from(before, total, progress))
+        except UnreadableRecord as error:
+            notes.append(f"left out of the tax: {error}")
+        else:
+            groups += [arrival_tax(recorded, int(run)) for recorded in found]
+            notes += dropped
+        before += int(measured)
+    return Taxes(groups=groups, runs=runs, notes=notes, seed=seed)
+
+
+def _from(before: int, total: int, progress: Progress | None) -> Progress | None:
+    """Progress of a run as that of all."""
+    return None if progress is None else lambda done, _: progress(before + done, total)
+
+
+def require_tax(taxes: Taxes) -> Taxes:
+    """The taxes themselves. Raises `RecordError` where no run has any: why none has."""
+    if taxes.groups:
+        return taxes
+    reasons = taxes.notes or ["no collective of several ranks"]
+    more = "" if len(taxes.runs) else "; record ops with dlbench run --record-ops"
+    raise RecordError(f"no collectives to compare: {'; '.join(reasons)}{more}")
+
+
+def tax_of_traces(
+    paths: Sequence[Path], *, seed: int, tolerance: float = TOLERANCE, patterns: Sequence[str] = ()
+) -> Taxes:
+    """The tax of a job's Kineto traces, one file per rank; arguments as of `align` and `read_ranks`.
+
+    Raises `UserError` where a file is no trace, or no group can be compared.
+    """
+    traces, notes = read_ranks(paths, patterns)
+    alignment = align(traces, tolerance=tolerance).require_groups()
+    return Taxes(
+        groups=[duration_tax(collectives) for collectives in alignment.groups],
+        runs=pd.DataFrame({"run_id": [""]}),
+        notes=[*notes, *alignment.notes, *(f"refused: {reason}" for reason in alignment.refused)],
+        seed=seed,
+    )

@@ -1,0 +1,324 @@
+"""The synchronisation tax of runs, or of a job's traces, in tables: per class, group, iteration, run and straggler.
+
+Collectives of one iteration are not independent: a rank that is late is late for all of them. So intervals come from
+the bootstrap in two levels, whose clusters are runs, or the iterations of a single one. Traces know no iterations:
+their collectives are taken as independent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass, replace
+from difflib import get_close_matches
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from dlbench.analysis.bootstrap import clustered_median, mean, ratio_of_sums
+from dlbench.analysis.campaign import FACTORS, Schema
+from dlbench.analysis.persistence import persistence
+from dlbench.analysis.samples import FACTOR_TYPES, Samples, estimate_types, table
+from dlbench.analysis.sync_tax import UNRESOLVED, GroupTax, frame
+from dlbench.analysis.tables import Layout, Table, build
+from dlbench.errors import OptionError
+
+_TAIL = 0.95
+
+MEASURES: Schema = {
+    **dict.fromkeys(("collectives", "resolved"), np.int64),
+    **estimate_types("tau_range"),
+    "tau_range_p95": np.float64,
+    **estimate_types("tau_med"),
+    "tau_med_p95": np.float64,
+    **estimate_types("tau_mean"),
+    **dict.fromkeys(("transfer", "exposed"), np.float64),
+    **estimate_types("share_first", "share_median"),
+    "uncertainty": np.float64,
+    "reason": str,
+}
+"""What is said of any set of collectives."""
+
+STRAGGLING: Schema = {
+    "known": np.int64,
+    "straggler": np.int32,
+    **dict.fromkeys(("straggler_share", "straggler_p"), np.float64),
+    "stretches": np.int64,
+    **dict.fromkeys(("expected_stretches", "stretches_p"), np.float64),
+    **dict.fromkeys(("verdict", "persistence"), str),
+}
+"""What is said of the stragglers of a group; `persistence` is the verdict in words."""
+
+_ROWS = (*FACTORS, "concurrent")
+CLASSES: Schema = {
+    **FACTOR_TYPES,
+    "concurrent": bool,
+    "name": str,
+    **dict.fromkeys(("runs", "iterations"), np.int64),
+    "groups": np.int64,
+    **MEASURES,
+}
+_RUN: Schema = {"run": np.int32, "run_id": str}
+GROUPS: Schema = {
+    **_RUN,
+    "name": str,
+    "group": str,
+    "ranks": np.int64,
+    "iterations": np.int64,
+    **MEASURES,
+    **STRAGGLING,
+}
+ITERATIONS: Schema = {**_RUN, "iteration": np.int32, **MEASURES}
+RUN_ROWS: Schema = {**_RUN, "iterations": np.int64, **MEASURES}
+STRAGGLERS: Schema = {
+    **_RUN,
+    "rank": np.int32,
+    **dict.fromkeys(("times", "known"), np.int64),
+    **dict.fromkeys(("straggler_share", "caused", "tau_range"), np.float64),
+}
+
+
+_OF_RECORDS = {"runs", "iterations", "iteration", "exposed"}
+"""Columns that say nothing of traces."""
+_COUNTS = ("collectives", "resolved")
+_TAXES = ("tau_range", "tau_range_p95", "tau_med", "tau_mean", "transfer", "exposed", "share_first", "share_median")
+
+TAX = Layout(
+    name="tax",
+    title="Synchronisation tax",
+    about="Per configuration and communication class: how long ranks wait in a collective for the last of their group "
+    "to come. tau range: the first to come; tau med: the median rank; tau mean: all ranks on average. Medians over "
+    "collectives, tau mean a mean. exposed: what of the longest wait a rank spent doing nothing else. of first, of "
+    "median: waiting as a share of the time in collectives. uncertainty: what the clocks cannot tell.",
+    key=("name",),
+    measures=("runs", "iterations", "groups", *_COUNTS, *_TAXES, "uncertainty"),
+    empty="no run recorded its ops, which dlbench run --record-ops does",
+)
+GROUP_TAX = Layout(
+    name="groups",
+    title="Groups and their stragglers",
+    about="straggler: the rank that came last most often, of the collectives whose straggler the clocks can tell "
+    "(known). p: of that by chance. stretches: runs of the same straggler, beside what chance gives.",
+    first=("run_id",),
+    key=("name", "group"),
+    measures=(
+        *(*_COUNTS, "tau_range", "share_first", "uncertainty"),
+        *("known", "straggler", "straggler_share", "straggler_p", "stretches", "expected_stretches", "stretches_p"),
+        "verdict",
+    ),
+    empty="no collectives",
+)
+STRAGGLER_TAX = Layout(
+    name="stragglers",
+    title="Stragglers",
+    about="Ranks that came last, by what the others waited for them in all. last in: share of the collectives of the "
+    "rank's groups whose straggler the clocks can tell.",
+    first=("run_id",),
+    key=("rank",),
+    measures=("times", "known", "straggler_share", "caused", "tau_range"),
+    empty="the clocks can tell no straggler",
+)
+LARGEST = Layout(
+    name="largest",
+    title="Collectives with the largest tax",
+    about="place: the collective's number among those of its class and group, in its iteration.",
+    first=("run_id",),
+    key=("name", "group", "iteration", "place", "buffer"),
+    measures=("bytes", "tau_range", "tau_med", "tau_mean", "transfer", "exposed", "uncertainty", "straggler"),
+    empty="the clocks can tell no tax",
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Taxes:
+    """The tax of some runs, or of the traces of one job."""
+
+    groups: Sequence[GroupTax]
+    runs: pd.DataFrame
+    """By number of the run, with `run_id`; of records with the factors of a campaign."""
+    notes: Sequence[str]
+    """What was dropped and what could not be compared, one line each."""
+    seed: int
+
+    @cached_property
+    def collectives(self) -> pd.DataFrame:
+        """One row per collective, as `dlbench.analysis.sync_tax.frame`, with the `run_id`."""
+        found = frame(self.groups)
+        found.insert(1, "run_id", found["run"].map(self.runs["run_id"]).astype(str))
+        return found
+
+    @cached_property
+    def classes(self) -> pd.DataFrame:
+        """One row per configuration and communication class, columns `CLASSES`; of traces without factors."""
+        factors = [name for name in _ROWS if name in self.runs]
+        joined = self.collectives.join(self.runs[factors], on="run")
+        types = {name: kind for name, kind in CLASSES.items() if name not in _ROWS or name in factors}
+        return self._table(joined, [*factors, "name"], types)
+
+    @cached_property
+    def by_group(self) -> pd.DataFrame:
+        """One row per run, class and group, columns `GROUPS`, the largest median tau_range first."""
+        rows = self._table(self.collectives, ["run", "run_id", "name", "group", "ranks"], GROUPS, self._straggling)
+        return rows.sort_values("tau_range", ascending=False, kind="stable", ignore_index=True)
+
+    @cached_property
+    def by_iteration(self) -> pd.DataFrame:
+        """One row per run and iteration, columns `ITERATIONS`."""
+        return self._table(self.collectives, ["run", "run_id", "iteration"], ITERATIONS)
+
+    @cached_property
+    def by_run(self) -> pd.DataFrame:
+        """One row per run, columns `RUN_ROWS`."""
+        return self._table(self.collectives, ["run", "run_id"], RUN_ROWS)
+
+    @cached_property
+    def stragglers(self) -> pd.DataFrame:
+        """One row per run and rank that came last in any collective, columns `STRAGGLERS`, what it caused descending.
+
+        `times` it was last and resolved, of `known` collectives of its groups with a resolved straggler; `caused` is
+        the time that all other ranks together waited in these, `tau_range` the median of these.
+        """
+        rows = [row for tax_run, taxes in self._by_run_number() for row in self._stragglers_of(tax_run, taxes)]
+        return table(rows, STRAGGLERS).sort_values("caused", ascending=False, kind="stable", ignore_index=True)
+
+    @property
+    def recorded(self) -> bool:
+        """Whether it is the tax of run records, and not that of traces."""
+        return "strategy" in self.runs
+
+    @property
+    def uncertainty(self) -> float:
+        """Largest error of a tau_range, seconds; NaN without collectives."""
+        return float(self.collectives["uncertainty"].max())
+
+    def largest(self, count: int) -> pd.DataFrame:
+        """The collectives with the largest resolved tau_range, that first."""
+        resolved = self.collectives[self.collectives["resolved"]]
+        return resolved.nlargest(count, "tau_range").reset_index(drop=True)
+
+    def only(self, names: Sequence[str]) -> Taxes:
+        """The groups that have one of the names: of a class, a scope or a group. Raises `OptionError` for none."""
+        known = dict.fromkeys(name for tax in self.groups for name in _names_of(tax))
+        for name in names:
+            if name not in known:
+                close = get_close_matches(name, known, n=1)
+                hint = f"did you mean {close[0]!r}?" if close else f"there are {', '.join(map(repr, list(known)[:8]))}"
+                raise OptionError(f"no group is named {name!r}; {hint}")
+        kept = [tax for tax in self.groups if not set(names).isdisjoint(_names_of(tax))]
+        return Taxes(groups=kept, runs=self.runs, notes=self.notes, seed=self.seed)
+
+    def tables(self, top: int, known: Collection[str] = ()) -> Iterator[Table]:
+        """The tables that people read: all classes, and the first `top` of groups, stragglers and collectives.
+
+        `known` are factors that need no repetition.
+        """
+        frames = (self.classes, self.by_group.head(top), self.stragglers.head(top), self.largest(top))
+        for layout, found in zip((TAX, GROUP_TAX, STRAGGLER_TAX, LARGEST), frames, strict=True):
+            first = layout.first if len(self.runs) > 1 else ()
+            key, measures = (
+                tuple(name for name in names if self.recorded or name not in _OF_RECORDS)
+                for names in (layout.key, layout.measures)
+            )
+            yield build(replace(layout, first=first, key=key, measures=measures), found, known)
+
+    def frames(self) -> dict[str, pd.DataFrame]:
+        """Every table by the name of its file."""
+        return {
+            TAX.name: self.classes,
+            GROUP_TAX.name: self.by_group,
+            STRAGGLER_TAX.name: self.stragglers,
+            "iterations": self.by_iteration,
+            "runs": self.by_run,
+            "collectives": self.collectives,
+        }
+
+    def _table(
+        self,
+        rows: pd.DataFrame,
+        by: list[str],
+        types: Schema,
+        more: Callable[[pd.DataFrame], dict[str, Any]] = lambda _: {},
+    ) -> pd.DataFrame:
+        found = [
+            {**dict(zip(by, values, strict=True)), **measures(part, self.seed), **more(part)}
+            for values, part in rows.groupby(by, sort=False)
+        ]
+        return table(found, types)
+
+    def _straggling(self, rows: pd.DataFrame) -> dict[str, Any]:
+        resolved = rows.loc[rows["straggler"] != UNRESOLVED, "straggler"].tolist()
+        found = persistence(resolved, int(rows["ranks"].iloc[0]), self.seed)
+        return {
+            "known": found.count,
+            "straggler": found.straggler,
+            "straggler_share": found.share,
+            "straggler_p": found.p,
+            "stretches": found.stretches,
+            "expected_stretches": found.expected_stretches,
+            "stretches_p": found.stretches_p,
+            "verdict": found.verdict.value,
+            "persistence": found.words(),
+        }
+
+    def _by_run_number(self) -> Iterator[tuple[int, list[GroupTax]]]:
+        for run in dict.fromkeys(tax.run for tax in self.groups):
+            yield run, [tax for tax in self.groups if tax.run == run]
+
+    def _stragglers_of(self, run: int, taxes: Sequence[GroupTax]) -> Iterator[dict[str, Any]]:
+        known: dict[int, int] = {}
+        caused: dict[int, list[tuple[float, float]]] = {}
+        for tax in taxes:
+            straggler = tax.straggler
+            resolved = int((straggler != UNRESOLVED).sum())
+            known |= {rank: known.get(rank, 0) + resolved for rank in tax.collectives.ranks}
+            for rank in set(straggler.tolist()) - {UNRESOLVED}:
+                waits = tax.waits[straggler == rank]
+                caused.setdefault(rank, []).extend(zip(waits.sum(axis=1), waits.max(axis=1), strict=True))
+        for rank in sorted(caused):
+            sums, ranges = zip(*caused[rank], strict=True)
+            counts = {"times": len(sums), "known": known[rank], "straggler_share": len(sums) / known[rank]}
+            measured = {"caused": sum(sums), "tau_range": float(np.median(ranges))}
+            yield {"run": run, "run_id": self.runs["run_id"][run], "rank": rank, **counts, **measured}
+
+
+def measures(rows: pd.DataFrame, seed: int) -> dict[str, Any]:
+    """Columns `MEASURES` of some collectives, with the numbers of `runs`, `iterations` and `groups` that they are of.
+
+    Medians; `tau_mean` is a mean, `_p95` the 95th percentile. `share_first` is the sum of tau_range ÷ the sum of the
+    stays of the ranks that waited longest, `share_median` the same of tau_med and of the median stays.
+    """
+    clusters = ["run"] if rows["run"].nunique() > 1 else ["run", "iteration"]
+    ordered = rows.sort_values(clusters, kind="stable")
+    lengths = tuple(ordered.groupby(clusters, sort=False).size().tolist())
+
+    def samples(column: str) -> Samples:
+        return Samples(ordered[column].to_numpy(), lengths)
+
+    tau_range, uncertainty = samples("tau_range"), float(rows["uncertainty"].median())
+    middle = clustered_median(tau_range, seed)
+    below = middle.value <= uncertainty
+    return {
+        "runs": rows["run"].nunique(),
+        "iterations": len(rows[["run", "iteration"]].drop_duplicates()),
+        "groups": len(rows[["run", "group"]].drop_duplicates()),
+        "collectives": len(rows),
+        "resolved": int(rows["resolved"].sum()),
+        **middle.columns("tau_range"),
+        "tau_range_p95": float(np.quantile(tau_range.values, _TAIL)),
+        **clustered_median(samples("tau_med"), seed).columns("tau_med"),
+        "tau_med_p95": float(np.quantile(rows["tau_med"], _TAIL)),
+        **mean(samples("tau_mean"), seed).columns("tau_mean"),
+        "transfer": rows["transfer"].median(),
+        "exposed": rows["exposed"].median(),
+        **ratio_of_sums(tau_range, samples("stay_first"), seed).columns("share_first"),
+        **ratio_of_sums(samples("tau_med"), samples("stay_median"), seed).columns("share_median"),
+        "uncertainty": uncertainty,
+        "reason": "unresolved: the median tau_range does not exceed the error of its times" if below else "",
+    }
+
+
+def _names_of(tax: GroupTax) -> list[str]:
+    """Names by which a group is chosen: its own, those of its classes, and both halves of these."""
+    classes = dict.fromkeys(tax.names)
+    return [tax.collectives.group, *classes, *(part for name in classes for part in name.split("/", maxsplit=1))]
