@@ -99,7 +99,7 @@ def test_the_largest_number_is_found_beside_absent_ones() -> None:
 
 def test_titles_are_broken_at_words_and_never_between_a_number_and_its_unit() -> None:
     text = wrapped(f"{'word ' * 12}{unbroken('12.5 ms')}\nsecond", 3.4)
-    assert text.split("\n") == ["word " * 10 + "word", "word 12.5\N{NO-BREAK SPACE}ms", "second"]
+    assert text.split("\n") == ["word " * 9 + "word", "word word 12.5\N{NO-BREAK SPACE}ms", "second"]
 
 
 def test_empty_lines_of_a_title_are_left_out() -> None:

@@ -17,7 +17,7 @@ from dlbench.analysis.campaign import FACTORS, Campaign
 from dlbench.analysis.plots.drawing import Drawing, LeftOut
 from dlbench.analysis.plots.panels import Family, Panel, Sheet, lay_out, panels, unbroken
 from dlbench.analysis.plots.style import GREY, LIGHT_GREY, SOLID, Look, looks, time_unit
-from dlbench.errors import RecordError
+from dlbench.errors import RecordError, one_line
 from dlbench.quantities import duration
 from dlbench.records.reader import iterate
 from dlbench.records.schema import Iteration
@@ -85,7 +85,7 @@ def parts_of(iteration: Iteration) -> dict[str, NDArray[np.float64]]:
     """Seconds of each rank by what it did, in the order in which they are stacked; they add up to the runtime."""
     parts = {
         _COMPUTE: np.array(iteration.compute),
-        **{name: np.array(seconds) for name, seconds in sorted(iteration.communication.items())},
+        **{one_line(name): np.array(seconds) for name, seconds in sorted(iteration.communication.items())},
         _ISSUE: np.array(iteration.issue),
         _OVERRUN: np.array(iteration.overrun),
     }

@@ -94,7 +94,7 @@ class _Bars:
             ax.errorbar(places[sure], heights[sure], reach, fmt="none", ecolor="black", elinewidth=0.8)
         named = rows["placement"].nunique() > 1
         labels = [f"{gpus}\n{placement_lines(placement)}" if named else str(gpus) for gpus, placement in groups]
-        ax.set_xticks(range(len(groups)), labels)
+        ax.set_xticks(range(len(groups)), labels, parse_math=False)
         margin = max(0.6, (_FEWEST_PLACES - len(groups) + 1) / 2)
         ax.set_xlim(-margin, len(groups) - 1 + margin)
         ax.set_ylim(0, self._top)

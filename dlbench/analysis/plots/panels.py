@@ -42,6 +42,8 @@ _FLAGS = {
 }
 _BARE = {"system", "strategy", "model", "placement", "mode", "dtype", "gpu", "backend", "library"}
 """Factors whose value says which factor it is."""
+_LONGEST_NAME = 40
+"""Characters of a name in a legend or on an axis."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -125,7 +127,12 @@ def _word(name: str, value: Any) -> str:
 
 def placement_lines(placement: str) -> str:
     """A placement class as a label, on two lines where it is long."""
-    return placement.replace("-same", "\nsame")
+    return shortened(placement).replace("-same", "\nsame")
+
+
+def shortened(name: str) -> str:
+    """A name that leaves room for the axes: those of a record have any length."""
+    return name if len(name) <= _LONGEST_NAME else f"{name[:_LONGEST_NAME]}…"
 
 
 def largest(rows: pd.DataFrame, *columns: str) -> float:
@@ -181,6 +188,8 @@ def _figure(family: Family, page: Sequence[Panel]) -> Figure:
     rows = math.ceil(len(page) / columns)
     width = SINGLE_COLUMN if columns < sheet.columns else DOUBLE_COLUMN
     handles = family.legend(page)
+    for handle in handles:
+        handle.set_label(shortened(str(handle.get_label())))
     legend_rows, legend_columns = _legend_shape(handles, width)
     figure = Figure(figsize=(width, rows * sum(sheet.heights) + 0.16 * legend_rows))
     stack = len(sheet.heights)
@@ -193,9 +202,12 @@ def _figure(family: Family, page: Sequence[Panel]) -> Figure:
                 empty.remove()
             continue
         beneath = family.draw(own, page[place])
-        own[0].set_title(wrapped(f"{page[place].title}\n{beneath}", width / columns))
+        # Names come from records: a pair of dollars in one is no formula.
+        own[0].set_title(wrapped(f"{page[place].title}\n{beneath}", width / columns), parse_math=False)
     if handles:
-        figure.legend(handles=handles, loc="outside upper center", ncols=legend_columns)
+        legend = figure.legend(handles=handles, loc="outside upper center", ncols=legend_columns)
+        for text in legend.get_texts():
+            text.set_parse_math(False)
     # The layout starts from where it left off: settled once, a file does not depend on what was saved before.
     figure.draw_without_rendering()
     figure.set_layout_engine("none")
@@ -208,9 +220,12 @@ def unbroken(text: str) -> str:
 
 
 def wrapped(text: str, width: float) -> str:
-    """Lines of a title above axes that are `width` inches wide with their labels; empty lines are left out."""
-    characters = int((width - 0.45) * 19)
-    return "\n".join(line for part in text.split("\n") for line in textwrap.wrap(part, characters))
+    """Lines of a title above axes that are `width` inches wide with their labels; empty lines are left out.
+
+    A part of the text, which a line feed ends, has three lines at most.
+    """
+    wrap = textwrap.TextWrapper(int((width - 0.45) * 17), max_lines=3, placeholder="…")
+    return "\n".join(line for part in text.split("\n") for line in wrap.wrap(part))
 
 
 def _legend_shape(handles: Sequence[Artist], width: float) -> tuple[int, int]:

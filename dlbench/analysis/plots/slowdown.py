@@ -144,7 +144,7 @@ def _label(ax: Axes, rows: pd.DataFrame) -> list[float]:
     isolated = [duration(float(seconds)) for seconds in rows["isolated_seconds"]]
     ax.set_xticks(places, [f"n = {n}\nalone\n{time}" for n, time in zip(rows["iterations"], isolated, strict=True)])
     ax.xaxis.remove_overlapping_locs = False
-    ax.set_xticks(range(len(classes)), [placement_lines(name) for name in classes], minor=True)
+    ax.set_xticks(range(len(classes)), [placement_lines(name) for name in classes], minor=True, parse_math=False)
     ax.tick_params(axis="x", which="minor", length=0, pad=36)
     ax.set_xlim(-0.55, len(classes) - 0.45)
     ax.set_xlabel("placement class")

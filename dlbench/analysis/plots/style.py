@@ -6,6 +6,7 @@ markers and hatches repeat the distinction for print in black and white.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -72,7 +73,10 @@ def _look(index: int) -> Look:
 def styled() -> Iterator[None]:
     """Draw and save with the style file on top of Matplotlib's defaults: no setting of the user's own has a say."""
     parameters: Any = matplotlib.rc_params_from_file(_STYLE, use_default_template=True)
-    with matplotlib.rc_context({name: parameters[name] for name in parameters if name != "backend"}):
+    settings = {name: parameters[name] for name in parameters if name != "backend"}
+    with matplotlib.rc_context(settings), warnings.catch_warnings():
+        # What the font lacks is drawn as a box; tables and captions have the name of the run.
+        warnings.filterwarnings("ignore", "Glyph .* missing from font", UserWarning)
         yield
 
 
