@@ -11,9 +11,11 @@ import typer
 from dlbench import __version__
 from dlbench.cli import (
     analyze,
+    bandwidth,
     cancel,
     compare,
     describe,
+    extremes,
     plan,
     plot,
     pool,
@@ -120,6 +122,8 @@ for group in (
     plot,
     report,
     tax,
+    extremes,
+    bandwidth,
     timeline,
 ):
     group.register(app)

@@ -61,7 +61,12 @@ def tolerance_seconds(arguments: argparse.Namespace, default: float) -> float:
 
 
 def trace_files(inputs: Sequence[Path]) -> list[Path]:
-    """Trace files of the inputs, none where they are records. Raises `OptionError` where they are of both kinds."""
+    """Trace files of the inputs, none where they are records.
+
+    Raises `OptionError` where they are of both kinds, or there are none.
+    """
+    if not inputs:
+        raise OptionError("no inputs were named; give records of runs with --record-ops, or traces, or folders of them")
     found = {place: _traces_of(place) for place in inputs}
     traces = [place for place, files in found.items() if files]
     records = [place for place, files in found.items() if not files]

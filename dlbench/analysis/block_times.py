@@ -1,0 +1,227 @@
+"""Block times: how long each rank works between two collectives of its group.
+
+The ranks leave a collective together and come to the next when each is ready, so the spread of these times is what
+makes ranks wait. In a record, the time that a rank spends in other communication on the way is taken out: it waits
+there for others. In a trace, a block is the time from the end of a collective's kernel to the start of the next.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, NamedTuple, cast
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from dlbench.analysis.campaign import Campaign
+from dlbench.analysis.programs import Programs, communication_class
+from dlbench.analysis.samples import configurations, measured
+from dlbench.analysis.traces.collectives import Collectives
+from dlbench.errors import UserError
+from dlbench.records.reader import iterate
+from dlbench.records.schema import Header, OpEntry
+
+COLLECTIVES = ("allreduce", "allgather", "reduce_scatter", "alltoall")
+_BEGIN = "begin"
+"""Stands for the collective before the first of an iteration: ranks begin one together."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class BlockTimes:
+    """Block times of groups of equal ranks. Rows are instances: one block, performed once by all ranks of a group."""
+
+    source: str
+    """Whose they are, e.g. `allreduce/world`, or the group of a trace."""
+    factors: dict[str, Any] = field(default_factory=dict)
+    """Configuration of the runs; empty for traces."""
+    labels: tuple[str, ...]
+    """Of the blocks, e.g. `gradient[0] → gradient[1]`."""
+    block: NDArray[np.int64]
+    """Shape (instances,): index into `labels`."""
+    iteration: NDArray[np.int64]
+    """Shape (instances,): instances of the same number happened together, and are resampled together."""
+    seconds: NDArray[np.float64]
+    """Shape (instances, ranks)."""
+    waits: NDArray[np.float64]
+    """Shape (instances,): mean wait in the collective that ends the block, in seconds; NaN where it is not known."""
+    notes: tuple[str, ...] = ()
+
+    def __len__(self) -> int:
+        return len(self.block)
+
+    @property
+    def ranks(self) -> int:
+        """Ranks of a group."""
+        return int(self.seconds.shape[1])
+
+    def only(self, kept: NDArray[np.bool_]) -> BlockTimes:
+        """The instances for which `kept` is true."""
+        return replace(
+            self,
+            block=self.block[kept],
+            iteration=self.iteration[kept],
+            seconds=self.seconds[kept],
+            waits=self.waits[kept],
+        )
+
+    @classmethod
+    def of_array(cls, seconds: ArrayLike, source: str = "block times") -> BlockTimes:
+        """From an array x[c, j, r]: block c, instance j, rank r. Raises `UserError` for another shape."""
+        x = np.asarray(seconds, dtype=np.float64)
+        if x.ndim != 3:  # noqa: PLR2004
+            raise UserError(f"{source}: block times have shape (blocks, instances, ranks), not {x.shape}")
+        blocks, instances, ranks = x.shape
+        return cls(
+            source=source,
+            labels=tuple(f"block {number}" for number in range(blocks)),
+            block=np.repeat(np.arange(blocks), instances),
+            iteration=np.tile(np.arange(instances), blocks),
+            seconds=x.reshape(-1, ranks),
+            waits=np.full(blocks * instances, np.nan),
+        )
+
+
+def of_collectives(groups: Sequence[Collectives]) -> list[BlockTimes]:
+    """Block times of each group of a trace.
+
+    Blocks between collectives of equal names, operations and sizes are instances of one block: a trace does not say
+    which step they belong to.
+    """
+    return [_of_group(group) for group in groups if len(group) > 1]
+
+
+def _of_group(group: Collectives) -> BlockTimes:
+    signatures = list(zip(group.names, group.operations, group.bytes.tolist(), strict=True))
+    codes: dict[tuple[Any, ...], int] = {}
+    seen: list[int] = []
+    block, iteration = [], []
+    for pair in zip(signatures, signatures[1:], strict=False):
+        code = codes.setdefault(pair, len(codes))
+        seen[code:] = seen[code:] or [0]
+        block.append(code)
+        iteration.append(seen[code])
+        seen[code] += 1
+    seconds = group.enter[1:] - group.leave[:-1]
+    apart = (seconds >= 0).all(axis=1)
+    overlapping = int(np.count_nonzero(~apart))
+    note = f"{group.group}: {overlapping} collectives began before the one before had ended, and end no block"
+    return BlockTimes(
+        source=group.group,
+        labels=tuple(f"{before[1]} {before[2]} B → {after[1]} {after[2]} B" for before, after in codes),
+        block=np.array(block, dtype=np.int64)[apart],
+        iteration=np.array(iteration, dtype=np.int64)[apart],
+        seconds=seconds[apart],
+        waits=group.tau_mean[1:][apart],
+        notes=(note,) if overlapping else (),
+    )
+
+
+class _Block(NamedTuple):
+    """A block of a program."""
+
+    before: int
+    """Number of the collective's op before it, -1 where it begins the iteration."""
+    after: int
+    """Number of the collective's op that ends it."""
+    label: str
+    blocking: bool
+    """Whether the collective that ends it is."""
+
+
+class _Part(NamedTuple):
+    """Instances of one block in one iteration of a run, over all groups that perform it."""
+
+    key: tuple[int, int, str]
+    iteration: int
+    seconds: NDArray[np.float64]
+    waits: NDArray[np.float64]
+
+
+def of_campaign(campaign: Campaign) -> tuple[list[BlockTimes], list[str]]:
+    """Block times of each configuration and communication scope, and why others have none.
+
+    Warm-ups do not count. Raises `RecordError` where a record changed since it was loaded.
+    """
+    found, notes = [], []
+    for configuration in configurations(campaign.runs, measured(campaign.iterations)):
+        parts: dict[str, list[_Part]] = {}
+        frame = configuration.frame
+        number = 0
+        for run in configuration.runs.tolist():
+            iterations = frame["iteration"][frame["run"] == run].tolist()
+            if not campaign.runs.loc[run, "has_ops"]:
+                notes.append(f"{campaign.runs.loc[run, 'run_id']}: recorded no ops; --record-ops does")
+                continue
+            reading = _Run(campaign.paths[run], notes)
+            ops = campaign.ops(run)
+            for index in (index for index in iterations if index < len(ops)):
+                for scope, part in reading.parts(ops[index], number):
+                    parts.setdefault(scope, []).append(part)
+                number += 1
+        found += [_joined(scope, configuration.factors, those) for scope, those in parts.items()]
+    return found, notes
+
+
+def _joined(scope: str, factors: dict[str, Any], parts: Sequence[_Part]) -> BlockTimes:
+    keys = {key: code for code, key in enumerate(dict.fromkeys(part.key for part in parts))}
+    lengths = [len(part.seconds) for part in parts]
+    return BlockTimes(
+        source=scope,
+        factors=factors,
+        labels=tuple(label for _, _, label in keys),
+        block=np.repeat([keys[part.key] for part in parts], lengths),
+        iteration=np.repeat([part.iteration for part in parts], lengths),
+        seconds=np.concatenate([part.seconds for part in parts]),
+        waits=np.concatenate([part.waits for part in parts]),
+    )
+
+
+class _Run:
+    """The groups and blocks of a recorded run."""
+
+    def __init__(self, path: Path, notes: list[str]) -> None:
+        header = cast(Header, next(iterate(path)))
+        programs = Programs(path, header)
+        tables = [table for table in header.op_tables if table.ranks]
+        table_of = {rank: number for number, table in enumerate(tables) for rank in table.ranks}
+        self._blocks: list[tuple[str, int, list[_Block], list[range]]] = []
+        """Scope, number of the table, its blocks, and the groups whose ranks all run it."""
+        self._communicates = [np.array([entry.op != "compute" for entry in table.ops]) for table in tables]
+        for scope in header.groups:
+            groups = sorted({programs.group(scope, rank) for rank in range(header.world_size)}, key=min)
+            mixed = [group for group in groups if len({table_of[rank] for rank in group}) > 1]
+            for number, table in enumerate(tables):
+                blocks = list(_blocks(table.ops, scope))
+                own = [group for group in groups if group not in mixed and table_of[group[0]] == number]
+                if blocks and own and len(own[0]) > 1:
+                    self._blocks.append((scope, number, blocks, own))
+            if mixed and any(list(_blocks(table.ops, scope)) for table in tables):
+                notes.append(f"{header.run_id}: ranks of scope {scope} run different programs: their blocks differ")
+
+    def parts(self, ops: NDArray[np.float64], iteration: int) -> Iterator[tuple[str, _Part]]:
+        """Block times in the ops array of an iteration, shape (ranks, ops, 2)."""
+        for scope, number, blocks, groups in self._blocks:
+            communicates = self._communicates[number]
+            own = ops[np.array(groups), : len(communicates)]
+            enter, leave = own[..., 0], own[..., 1]
+            spent = np.cumsum(np.where(communicates, leave - enter, 0.0), axis=-1)
+            for place, block in enumerate(blocks):
+                first = block.before < 0
+                begin = enter[..., 0] if first else leave[..., block.before]
+                elsewhere = spent[..., block.after - 1] - (0.0 if first else spent[..., block.before])
+                seconds = enter[..., block.after] - begin - elsewhere
+                stay = leave[..., block.after] - enter[..., block.after]
+                waits = stay.mean(axis=-1) - stay.min(axis=-1) if block.blocking else np.full(len(groups), np.nan)
+                yield scope, _Part((number, place, block.label), iteration, seconds, waits)
+
+
+def _blocks(ops: Sequence[OpEntry], scope: str) -> Iterator[_Block]:
+    """The blocks of a program in which something is computed."""
+    before, name = -1, _BEGIN
+    for index, entry in enumerate(ops):
+        if entry.op in COLLECTIVES and entry.scope == scope:
+            if any(between.op == "compute" for between in ops[before + 1 : index]):
+                yield _Block(before, index, f"{name} → {entry.name or communication_class(entry)}", entry.blocking)
+            before, name = index, entry.name or communication_class(entry)

@@ -1,0 +1,386 @@
+"""How the synchronisation tax grows with the group: extreme value fits of block times, and what they predict.
+
+Ranks wait for the slowest, so the mean wait of a group, tau_mean = max x − mean x over its ranks, is that of an extreme
+value. Block times are standardised to z-scores block by block; the maxima of small groups of m ranks are fitted by a
+Gumbel and by a GEV distribution; the largest of k·m ranks is the largest of k such maxima:
+
+    Gumbel  τ(n) = b (μ + σ ln k + γσ)                    GEV  τ(n) = b (μ + σ (k^ξ Γ(1 − ξ) − 1) / ξ),  k = n / m
+
+where b is the standard deviation of a block time, averaged over blocks. Estimates are by L-moments, with bootstrap
+intervals; those by maximum likelihood stand beside them. How far the predictions can be trusted: docs/models.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, NamedTuple, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dlbench.analysis.block_times import BlockTimes
+from dlbench.analysis.bootstrap import RESAMPLES, expanded_tail
+from dlbench.analysis.samples import Estimate
+from dlbench.analysis.tails import (
+    FARTHEST,
+    Floats,
+    Goodness,
+    LMoments,
+    Tail,
+    gev_by_l_moments,
+    gev_by_likelihood,
+    goodness,
+    gumbel_by_l_moments,
+    gumbel_by_likelihood,
+    l_moments,
+)
+from dlbench.errors import OptionError, UserError
+from dlbench.statistics import FEWEST_SAMPLES
+
+Centring: TypeAlias = Literal["pooled", "instance"]
+CENTRINGS: tuple[Centring, ...] = ("pooled", "instance")
+
+GROUP_SIZE = 4
+FEWEST_BLOCKS = 30
+"""Instances of blocks below which no tail can be told."""
+
+_LIKELIHOOD_SIZE = 20_000
+"""Maxima that the likelihood is computed of, drawn at random where there are more: its search takes many passes."""
+_SORTED_AT_MOST = 200_000_000
+_FEWEST_RESAMPLES = 200
+_DISTRIBUTIONS: dict[str, tuple[Callable[[LMoments], Tail], Callable[[Floats], Tail]]] = {
+    "Gumbel": (gumbel_by_l_moments, gumbel_by_likelihood),
+    "GEV": (gev_by_l_moments, gev_by_likelihood),
+}
+GUMBEL, GEV = _DISTRIBUTIONS
+
+HEAVY, LIGHT, OPEN = "heavy", "light", "open"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fit:
+    """A distribution fitted to the z-scores of group maxima. Location and scale are in units of `Extremes.spread`."""
+
+    distribution: str
+    location: Estimate
+    scale: Estimate
+    shape: Estimate
+    likelihood: Tail
+    """By maximum likelihood."""
+    goodness: Goodness
+    resampled: Tail = field(repr=False)
+    """By L-moments in each resample."""
+
+    @property
+    def tail(self) -> Tail:
+        """The fitted distribution, by L-moments."""
+        return Tail.of(self.location.value, self.scale.value, self.shape.value)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prediction:
+    """Mean wait of a group of `ranks`, in seconds."""
+
+    distribution: str
+    ranks: int
+    k: float
+    tau: Estimate
+    likelihood: float
+    """By the fit of maximum likelihood; NaN where its shape is 1 or more: such a tail has no mean."""
+    measured: Estimate
+    """In groups of that many of the measured ranks; NaN where there are fewer ranks."""
+    error: Estimate
+    """tau / measured − 1."""
+    waits: float
+    """Mean wait in the collectives themselves, where the group is that of the data; else NaN."""
+    reason: str
+    """What to beware of."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Extremes:
+    """The fits of block times, and what they predict."""
+
+    times: BlockTimes
+    group_size: int
+    centring: Centring
+    seed: int
+    block_seconds: Estimate
+    """a: mean block time."""
+    spread: Estimate
+    """b: standard deviation of a block time, averaged over instances, in seconds."""
+    maxima: Floats = field(repr=False)
+    """Pooled z-scores of group maxima, ascending."""
+    fits: dict[str, Fit]
+    tail: str
+    """heavy or light where the interval of the GEV's shape lies above or below 0, else open."""
+    predictions: list[Prediction]
+    notes: tuple[str, ...]
+
+
+def extremes(
+    times: BlockTimes,
+    *,
+    group_size: int = GROUP_SIZE,
+    centring: Centring = "pooled",
+    predict: Sequence[int] = (),
+    seed: int = 0,
+) -> Extremes:
+    """Fit block times, and predict the mean wait in groups of `predict` ranks.
+
+    By default, groups that double from `group_size` to 16 times it, and as many ranks as there are. `pooled` centring
+    subtracts a block's mean over all its instances, `instance` that of the instance, which leaves aside what all ranks
+    of the group have in common. The seed splits ranks into groups and resamples.
+
+    Raises `UserError` for block times that allow no fit and `OptionError` for impossible groups.
+    """
+    times, notes = _checked(times)
+    sizes = _sizes(times, group_size, predict)
+    rows = _Rows.of(times, group_size, sizes, seed)
+    observed = rows.statistics(np.arange(len(times)), centring)
+    maxima = np.sort(rows.scores(np.arange(len(times)), centring)[0], axis=None)
+    drawn, units = _resamples(times, maxima.size, seed)
+    again = _Statistics(*map(np.array, zip(*(rows.statistics(chosen, centring) for chosen in drawn), strict=True)))
+    interval = _Interval(units)
+    spread = interval(observed.spread, again.spread)
+    fits = {name: _fit(name, maxima, again.moments, interval, seed) for name in _DISTRIBUTIONS}
+    tail = _tail(fits[GEV].shape)
+    predictions = []
+    for place, ranks in enumerate(sizes):
+        k = ranks / group_size
+        measured = interval(observed.measured[place], again.measured[:, place])
+        waits = float(times.waits.mean()) if ranks == times.ranks else np.nan
+        for name, fit in fits.items():
+            value, values = observed.spread * fit.tail.mean(k), again.spread * fit.resampled.mean(k)
+            predictions.append(
+                Prediction(
+                    distribution=name,
+                    ranks=ranks,
+                    k=k,
+                    tau=interval(value, values),
+                    likelihood=float(observed.spread * fit.likelihood.mean(k)),
+                    measured=measured,
+                    error=interval(value / measured.value - 1, values / again.measured[:, place] - 1),
+                    waits=waits,
+                    reason=_reason(fit, tail, k),
+                )
+            )
+    return Extremes(
+        times=times,
+        group_size=group_size,
+        centring=centring,
+        seed=seed,
+        block_seconds=interval(observed.block, again.block),
+        spread=spread,
+        maxima=maxima,
+        fits=fits,
+        tail=tail,
+        predictions=predictions,
+        notes=(*times.notes, *notes),
+    )
+
+
+class _Statistics(NamedTuple):
+    """What a sample, or each resample, comes to."""
+
+    block: Floats
+    """a, seconds."""
+    spread: Floats
+    """b, seconds."""
+    moments: Floats
+    """The three L-moments of the z-scores of group maxima."""
+    measured: Floats
+    """Mean wait in groups of each size, in seconds; NaN where there are fewer ranks."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Rows:
+    """What a resample needs of each instance. Arrays have shape (instances,) where nothing else is said."""
+
+    block: NDArray[np.int64]
+    blocks: int
+    ranks: int
+    mean: Floats
+    variance: Floats
+    maxima: Floats
+    """Shape (instances, groups)."""
+    measured: Floats
+    """Shape (instances, sizes): mean wait in groups of each size."""
+
+    @classmethod
+    def of(cls, times: BlockTimes, group_size: int, sizes: Sequence[int], seed: int) -> _Rows:
+        """Every instance splits its ranks anew into disjoint groups; ranks that fill none are left out of the split."""
+        split = np.random.default_rng((seed, *times.seconds.shape)).permuted(times.seconds, axis=1)
+        measured = [_waits(split, size) for size in sizes]
+        return cls(
+            block=times.block,
+            blocks=len(times.labels),
+            ranks=times.ranks,
+            mean=split.mean(axis=1),
+            variance=split.var(axis=1, ddof=1),
+            maxima=_groups(split, group_size).max(axis=-1),
+            measured=np.stack(measured, axis=1),
+        )
+
+    def scores(self, chosen: NDArray[np.int64], centring: Centring) -> tuple[Floats, Floats]:
+        """z-scores of the group maxima of the chosen instances, shape (chosen, groups), and their s, shape (chosen,).
+
+        pooled: z = (M − a_c) / s_c over all instances of the block. instance: z = (M − mean) / s_within.
+        """
+        block, mean = self.block[chosen], self.mean[chosen]
+        count = np.bincount(block, minlength=self.blocks)
+        there = np.maximum(count, 1)
+        within = np.bincount(block, self.variance[chosen], self.blocks)
+        if centring == "instance":
+            centre, variance = mean, within / there
+        else:
+            centre = (np.bincount(block, mean, self.blocks) / there)[block]
+            between = np.bincount(block, (mean - centre) ** 2, self.blocks)
+            variance = ((self.ranks - 1) * within + self.ranks * between) / (self.ranks * there - 1)
+        s = np.sqrt(variance)[block]
+        return (self.maxima[chosen] - centre[:, np.newaxis]) / s[:, np.newaxis], s
+
+    def statistics(self, chosen: NDArray[np.int64], centring: Centring) -> _Statistics:
+        """Statistics of the chosen instances, which may be there several times."""
+        z, s = self.scores(chosen, centring)
+        moments = np.array(l_moments(np.sort(z, axis=None)))
+        return _Statistics(self.mean[chosen].mean(), s.mean(), moments, self.measured[chosen].mean(axis=0))
+
+
+def _groups(split: Floats, size: int) -> Floats:
+    """Shape (instances, groups, size)."""
+    count = split.shape[1] // size
+    return split[:, : count * size].reshape(len(split), count, size)
+
+
+def _waits(split: Floats, size: int) -> Floats:
+    """Mean wait in groups of `size` ranks, per instance; NaN where there are fewer."""
+    if size > split.shape[1]:
+        return np.full(len(split), np.nan)
+    groups = _groups(split, size)
+    return np.asarray((groups.max(axis=-1) - groups.mean(axis=-1)).mean(axis=-1))
+
+
+def _resamples(times: BlockTimes, maxima: int, seed: int) -> tuple[Iterator[NDArray[np.int64]], int]:
+    """Instances of each resample, and of how many independent draws it consists.
+
+    What happened in one iteration is drawn together, since an iteration can be slow as a whole; where there are too few
+    iterations for an interval, instances are drawn one by one.
+    """
+    numbers, iteration = np.unique(times.iteration, return_inverse=True)
+    units = len(numbers)
+    if units < FEWEST_SAMPLES:
+        units, iteration = len(times), np.arange(len(times))
+    order = np.argsort(iteration, kind="stable")
+    members = np.split(order, np.flatnonzero(np.diff(iteration[order])) + 1)
+    count = int(np.clip(_SORTED_AT_MOST // maxima, _FEWEST_RESAMPLES, RESAMPLES))
+    generator = np.random.default_rng((seed, units, count))
+    draws = (generator.integers(units, size=units) for _ in range(count))
+    return (np.concatenate([members[unit] for unit in draw]) for draw in draws), units
+
+
+class _Interval(NamedTuple):
+    """Makes estimates with the interval that resamples of `units` independent draws give (`analysis.bootstrap`).
+
+    Samples of a heavy tail have lighter ones when they are resampled: where all of the interval lies on one side of the
+    estimate, it is widened to reach it.
+    """
+
+    units: int
+
+    def __call__(self, value: Any, resampled: Floats) -> Estimate:
+        tail = expanded_tail(self.units)
+        if not np.isfinite(resampled).all():
+            return Estimate(float(value))
+        low, high = np.quantile(resampled, (tail, 1 - tail))
+        return Estimate(float(value), min(float(low), float(value)), max(float(high), float(value)))
+
+
+def _fit(name: str, maxima: Floats, resampled: Floats, interval: _Interval, seed: int) -> Fit:
+    """The fit to `maxima`, ascending; `resampled` has the L-moments of each resample, shape (resamples, 3)."""
+    by_moments, by_likelihood = _DISTRIBUTIONS[name]
+    tail, again = by_moments(l_moments(maxima)), by_moments(LMoments(*resampled.T))
+    looked_at = maxima
+    if len(maxima) > _LIKELIHOOD_SIZE:
+        looked_at = np.random.default_rng((seed, len(maxima))).choice(maxima, _LIKELIHOOD_SIZE, replace=False)
+    return Fit(
+        distribution=name,
+        location=interval(tail.location, again.location),
+        scale=interval(tail.scale, again.scale),
+        shape=interval(tail.shape, again.shape),
+        likelihood=by_likelihood(looked_at),
+        goodness=goodness(maxima, by_moments, seed),
+        resampled=again,
+    )
+
+
+def _tail(shape: Estimate) -> str:
+    if shape.low > 0:
+        return HEAVY
+    return LIGHT if shape.high < 0 else OPEN
+
+
+_BEWARE_GUMBEL = {
+    HEAVY: "Gumbel is conservative: the tail is heavy, so waits are at least as long",
+    LIGHT: "Gumbel overestimates: the tail is light",
+    OPEN: "Gumbel is no bound: the interval of the shape ξ holds 0",
+}
+
+
+def _reason(fit: Fit, tail: str, k: float) -> str:
+    """What to beware of in a prediction."""
+    reasons = [_BEWARE_GUMBEL[tail]] if fit.distribution == GUMBEL else []
+    if fit.likelihood.shape >= 1:
+        reasons.append("by likelihood the shape ξ is 1 or more: such a tail has no mean")
+    if k > FARTHEST:
+        reasons.append(
+            f"an extrapolation beyond k = {FARTHEST}, where no measurement supports the tail: mind its interval"
+        )
+    return "; ".join(reasons)
+
+
+def _sizes(times: BlockTimes, group_size: int, predict: Sequence[int]) -> list[int]:
+    """Ranks of the groups to predict, ascending. Raises `OptionError` for groups that are impossible."""
+    if group_size < 2:  # noqa: PLR2004
+        raise OptionError(f"group size {group_size} is impossible: a rank waits for another; use 2 or more")
+    if group_size > times.ranks:
+        raise OptionError(
+            f"{times.source}: groups of {group_size} ranks cannot be made of {times.ranks}; use --group-size "
+            f"{times.ranks} or less"
+        )
+    small = [size for size in predict if size < group_size]
+    if small:
+        raise OptionError(
+            f"{small[0]} ranks are less than the fitted groups of {group_size}; predict {group_size} or more"
+        )
+    doublings = [group_size << step for step in range(FARTHEST.bit_length())]
+    return sorted(set(predict) or {*doublings, times.ranks})
+
+
+def _checked(times: BlockTimes) -> tuple[BlockTimes, list[str]]:
+    """The block times without blocks that take the same time always. Raises `UserError` where no fit is possible."""
+    if times.ranks < 2:  # noqa: PLR2004
+        raise UserError(f"{times.source}: block times of one rank, which waits for nobody; give those of a group")
+    if len(times) < FEWEST_BLOCKS:
+        raise UserError(f"{times.source}: {len(times)} blocks were measured; a tail takes {FEWEST_BLOCKS} or more")
+    wrong = np.argwhere(~np.isfinite(times.seconds))
+    if len(wrong):
+        instance, rank = wrong[0].tolist()
+        label, found = times.labels[times.block[instance]], times.seconds[instance, rank]
+        raise UserError(f"{times.source}: {label}, rank {rank} of the group: {found} is no block time; leave it out")
+    variance = np.bincount(times.block, times.seconds.var(axis=1), minlength=len(times.labels))
+    scale = np.bincount(times.block, np.abs(times.seconds).max(axis=1), minlength=len(times.labels))
+    constant = variance <= (scale * 1e-12) ** 2
+    kept = ~constant[times.block]
+    if not kept.any():
+        raise UserError(f"{times.source}: all ranks have the same block times, so nobody waits and there is no tail")
+    notes = [
+        f"{times.source}: {times.labels[code]} takes the same time on all ranks and was left out"
+        for code in np.flatnonzero(constant)
+    ]
+    if kept.sum() < FEWEST_BLOCKS:
+        raise UserError(
+            f"{times.source}: {kept.sum()} blocks differ between ranks; a tail takes {FEWEST_BLOCKS} or more"
+        )
+    return times.only(kept), notes

@@ -1,0 +1,113 @@
+"""The bandwidth law: B* against the domain and against FLOPS, with and without the tax."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
+
+from dlbench.analysis.bandwidth import NO_TAX
+from dlbench.analysis.plots.drawing import Drawing, Plot
+from dlbench.analysis.plots.style import DOUBLE_COLUMN, SINGLE_COLUMN, Look, looks, styled
+
+NAME = "bandwidth"
+_GIGA = 1e-9
+_MOST_TICKS = 8
+
+
+@dataclass(frozen=True, slots=True)
+class _Kind:
+    """A figure of one of the tables."""
+
+    name: str
+    title: str
+    caption: str
+    against: str
+    """Column of the horizontal axis."""
+    label: str
+
+
+_KINDS = MappingProxyType(
+    {
+        "bandwidth": _Kind(
+            NAME,
+            "Bandwidth that is still worth buying",
+            "B*, at which the elasticity of a collective has fallen to its target, against the ranks of the domain.",
+            "domain",
+            "ranks of the domain",
+        ),
+        "flops": _Kind(
+            f"{NAME}-flops",
+            "Bandwidth for faster computation",
+            "B*(x), which keeps the end-to-end elasticity of today while FLOPS grow by x and the mean wait stays, in "
+            "the largest domain.",
+            "flops_factor",
+            "growth x of the FLOPS",
+        ),
+    }
+)
+"""By the name of the table."""
+
+
+def draw(frames: Mapping[str, pd.DataFrame]) -> Drawing:
+    """A figure per table of `dlbench.analysis.bandwidth`, with a panel per topology."""
+    drawing = Drawing()
+    with styled():
+        for name, frame in frames.items():
+            kind = _KINDS[name]
+            caption = (
+                f"{kind.caption} Lines: without a tax, and with the mean wait by the named fits; shaded: 95 % interval "
+                "of the wait, where it has one. Axes are logarithmic."
+            )
+            drawing.plots.append(Plot(kind.name, kind.title, caption, _figure(kind, frame)))
+    return drawing
+
+
+def _figure(kind: _Kind, frame: pd.DataFrame) -> Figure:
+    if kind.against != "domain":
+        frame = frame[frame["domain"] == frame["domain"].max()]
+    panels = list(frame.groupby("topology", sort=False))
+    columns = min(2, len(panels))
+    rows = math.ceil(len(panels) / columns)
+    figure = Figure(figsize=(DOUBLE_COLUMN if columns > 1 else SINGLE_COLUMN, 2.2 * rows + 0.2))
+    axes = figure.subplots(rows, columns, squeeze=False, sharey=True).ravel()
+    styles = looks(frame["tax"], (NO_TAX,))
+    for ax, (topology, part) in zip(axes, panels, strict=False):
+        _panel(ax, kind, part, styles)
+        domain = "" if kind.against == "domain" else f", {part['domain'].iloc[0]} ranks"
+        ax.set_title(f"{topology}{domain}")
+    for ax in axes[len(panels) :]:
+        ax.remove()
+    handles = [
+        Line2D([], [], color=look.color, marker=look.marker, linestyle=look.line, label=f"tax: {name}")
+        for name, look in styles.items()
+    ]
+    figure.legend(handles=handles, loc="outside lower center", ncols=len(handles))
+    figure.draw_without_rendering()
+    figure.set_layout_engine("none")
+    return figure
+
+
+def _panel(ax: Axes, kind: _Kind, part: pd.DataFrame, styles: Mapping[str, Look]) -> None:
+    for tax, rows in part.sort_values(kind.against).groupby("tax", sort=False):
+        look = styles[str(tax)]
+        places = rows[kind.against].to_numpy(dtype=float)
+        low, value, high = (rows[f"bandwidth{end}"].to_numpy() * _GIGA for end in ("_low", "", "_high"))
+        ax.plot(places, value, color=look.color, marker=look.marker, linestyle=look.line)
+        ax.fill_between(places, low, high, color=look.color, alpha=0.2, linewidth=0)
+    ticks = np.unique(part[kind.against].to_numpy(dtype=float))
+    ax.set_xscale("log", base=2)
+    ax.set_yscale("log")
+    ax.xaxis.set_major_locator(FixedLocator(ticks[:: math.ceil(len(ticks) / _MOST_TICKS)].tolist()))
+    ax.xaxis.set_minor_locator(NullLocator())
+    ax.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    ax.set_xlabel(kind.label)
+    ax.set_ylabel("B* [GB/s]")

@@ -1,0 +1,162 @@
+"""Fits of extreme values: density, quantiles, prediction against measurement, and the wait against the group."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.patches import Patch
+from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
+
+from dlbench.analysis.columns import counted
+from dlbench.analysis.extremes import GEV, GUMBEL, Extremes, Prediction
+from dlbench.analysis.plots.drawing import Drawing, LeftOut, Plot
+from dlbench.analysis.plots.panels import MOST_FIGURES
+from dlbench.analysis.plots.style import DOUBLE_COLUMN, GREY, LIGHT_GREY, LOOKS, styled, time_unit
+from dlbench.analysis.tails import FARTHEST, plotting_positions
+
+NAME = "extremes"
+
+_LOOKS = dict(zip((GUMBEL, GEV), LOOKS, strict=False))
+_MEASURED = LOOKS[2]
+_MOST_POINTS = 500
+"""Points of a quantile plot: more lie on each other."""
+_MOST_LABELS = 9
+
+
+def draw(found: Sequence[Extremes]) -> Drawing:
+    """A figure of four panels per group, at most as many as a family has."""
+    drawing = Drawing()
+    with styled():
+        for number, each in enumerate(found[:MOST_FIGURES], start=1):
+            name = NAME if number == 1 else f"{NAME}-{number}"
+            drawing.plots.append(Plot(name, "How waits grow with the group", _caption(each), _figure(each)))
+    if len(found) > MOST_FIGURES:
+        drawing.left_out.append(LeftOut(NAME, f"{MOST_FIGURES} of {len(found)} groups are drawn"))
+    return drawing
+
+
+def _caption(found: Extremes) -> str:
+    return (
+        f"{found.times.source}: maxima of groups of {found.group_size} ranks as z-scores of their block times "
+        f"(centring: {found.centring}), n = {len(found.maxima):,} of {counted(len(found.times), 'block')} on "
+        f"{found.times.ranks} ranks. Above, density and quantiles of the fits by L-moments. Below, predicted against "
+        "measured mean waits in groups of more ranks, and the mean wait against the ranks of the group; shaded: more "
+        f"than {FARTHEST} times the fitted groups, where it is an extrapolation. Bars are 95 % bootstrap intervals."
+    )
+
+
+def _figure(found: Extremes) -> Figure:
+    figure = Figure(figsize=(DOUBLE_COLUMN, 4.6))
+    (density, quantiles), (against, growth) = figure.subplots(2, 2)
+    _density(density, found)
+    _quantiles(quantiles, found)
+    _against(against, found)
+    _growth(growth, found)
+    handles = [
+        *(
+            Line2D([], [], color=look.color, marker=look.marker, linestyle=look.line, label=name)
+            for name, look in _LOOKS.items()
+        ),
+        Line2D([], [], color=_MEASURED.color, marker=_MEASURED.marker, linestyle="", label="measured"),
+        Patch(color=LIGHT_GREY, label="extrapolated"),
+    ]
+    figure.suptitle(found.times.source, parse_math=False)
+    figure.legend(handles=handles, loc="outside lower center", ncols=len(handles))
+    figure.draw_without_rendering()
+    figure.set_layout_engine("none")
+    return figure
+
+
+def _density(ax: Axes, found: Extremes) -> None:
+    ax.hist(found.maxima, bins="fd", density=True, color=LIGHT_GREY, edgecolor=GREY, linewidth=0.3)
+    values = np.linspace(found.maxima[0], found.maxima[-1], 300)
+    for name, fit in found.fits.items():
+        look = _LOOKS[name]
+        ax.plot(values, fit.tail.density(values), color=look.color, linestyle=look.line)
+    ax.set_title(f"ξ = {found.fits[GEV].shape.value:.3f}: {found.tail} tail")
+    ax.set_xlabel("group maximum [z-score]")
+    ax.set_ylabel("density")
+
+
+def _quantiles(ax: Axes, found: Extremes) -> None:
+    shown = np.unique(np.linspace(0, len(found.maxima) - 1, _MOST_POINTS).astype(int))
+    positions = plotting_positions(len(found.maxima))[shown]
+    for name, fit in found.fits.items():
+        look = _LOOKS[name]
+        expected = fit.tail.quantile(positions)
+        ax.plot(expected, found.maxima[shown], color=look.color, marker=look.marker, linestyle="", markersize=2)
+    ax.axline((0, 0), slope=1, color=GREY, linestyle=":", linewidth=0.8)
+    goodness = ", ".join(f"{name} p = {fit.goodness.p_value:.3f}" for name, fit in found.fits.items())
+    ax.set_title(goodness)
+    ax.set_xlabel("quantile of the fit [z-score]")
+    ax.set_ylabel("group maximum [z-score]")
+
+
+def _against(ax: Axes, found: Extremes) -> None:
+    checked = [prediction for prediction in found.predictions if not np.isnan(prediction.measured.value)]
+    factor, unit = _unit(found.predictions)
+    for prediction in checked:
+        look = _LOOKS[prediction.distribution]
+        measured, tau = prediction.measured, prediction.tau
+        ax.errorbar(
+            measured.value * factor,
+            tau.value * factor,
+            xerr=_reach(measured.value, measured.low, measured.high, factor),
+            yerr=_reach(tau.value, tau.low, tau.high, factor),
+            color=look.color,
+            marker=look.marker,
+            elinewidth=0.7,
+        )
+    ax.axline((0, 0), slope=1, color=GREY, linestyle=":", linewidth=0.8)
+    worst = {
+        name: max((abs(each.error.value) for each in checked if each.distribution == name), default=np.nan)
+        for name in found.fits
+    }
+    ax.set_title("largest error: " + ", ".join(f"{name} {100 * error:.1f} %" for name, error in worst.items()))
+    ax.set_xlabel(f"measured mean wait [{unit}]")
+    ax.set_ylabel(f"predicted mean wait [{unit}]")
+
+
+def _growth(ax: Axes, found: Extremes) -> None:
+    factor, unit = _unit(found.predictions)
+    for name, look in _LOOKS.items():
+        those = [prediction for prediction in found.predictions if prediction.distribution == name]
+        ranks = [prediction.ranks for prediction in those]
+        tau = np.array([prediction.tau for prediction in those]) * factor
+        ax.plot(ranks, tau[:, 0], color=look.color, marker=look.marker, linestyle=look.line)
+        ax.fill_between(ranks, tau[:, 1], tau[:, 2], color=look.color, alpha=0.2, linewidth=0)
+    checked = [each for each in those if not np.isnan(each.measured.value)]
+    ax.plot(
+        [each.ranks for each in checked],
+        [each.measured.value * factor for each in checked],
+        color=_MEASURED.color,
+        marker=_MEASURED.marker,
+        linestyle="",
+        zorder=3,
+    )
+    ax.set_xscale("log", base=2)
+    ax.xaxis.set_major_locator(
+        FixedLocator(ranks if len(ranks) <= _MOST_LABELS else ranks[:: len(ranks) // _MOST_LABELS])
+    )
+    ax.xaxis.set_minor_locator(NullLocator())
+    ax.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    ax.set_ylim(bottom=0)
+    limit = FARTHEST * found.group_size
+    if ranks[-1] > limit:
+        ax.axvspan(limit, ranks[-1], color=LIGHT_GREY, linewidth=0, zorder=0)
+    ax.set_title(f"fitted to groups of {found.group_size}")
+    ax.set_xlabel("ranks")
+    ax.set_ylabel(f"mean wait [{unit}]")
+
+
+def _unit(predictions: Sequence[Prediction]) -> tuple[float, str]:
+    return time_unit(max(prediction.tau.value for prediction in predictions))
+
+
+def _reach(value: float, low: float, high: float, factor: float) -> list[list[float]]:
+    """How far an error bar reaches down and up; not at all where there is no interval."""
+    return np.nan_to_num(np.array([[value - low], [high - value]]) * factor).tolist()  # type: ignore[no-any-return]

@@ -1,0 +1,271 @@
+"""`dlbench bandwidth`: the bandwidth that is still worth buying, with and without what ranks wait for the slowest.
+
+With `--json` the output is one object: dlbench (version), alpha and message, elasticity, and bandwidth and flops:
+arrays whose objects have the columns of `dlbench.analysis.bandwidth` as keys, in SI units.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+from argparse import ArgumentTypeError
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from difflib import get_close_matches
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+import typer
+
+from dlbench import __version__
+from dlbench.arguments import ArgumentParser, at_least, more_than, path, text
+from dlbench.cli.extremes import counts
+from dlbench.cli.forwarding import add_command
+from dlbench.errors import OptionError
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from dlbench.analysis.bandwidth import Tax, Topology
+
+HELP = "Print the bandwidth beyond which a collective gains little."
+EPILOG = """An all-reduce takes T = p α + q S / B + τ. At the bandwidth B*, 1 % more of it saves |ε| % of T: 0.5 % at an
+elasticity of 0.5. τ is the mean wait for the slowest of n ranks: spread · (μ + σ ln k + γσ) with k = n / group size, or
+that of the GEV where --shape is not 0.
+
+examples:
+  dlbench bandwidth --from-fit fit.json --topology ring              fit.json is of dlbench extremes --json
+  dlbench bandwidth --mu 225.714us --sigma 130.736us --domain 8,128,512 --topology connected
+  dlbench bandwidth --mu 1.03 --sigma 0.55 --spread 237us --message 256MiB --elasticity 0.3
+  dlbench bandwidth --mu 225.714us --sigma 130.736us --block 10.38ms --flops-factor 2,4 --bandwidth 450GB/s
+  dlbench bandwidth --domain 64 --topology 12,1.97                   p and q of your own; without --sigma no tax
+"""
+_TIMES = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6, "ns": 1e-9}
+_SIZES = {
+    "B": 1.0,
+    **{f"{prefix}B": 1e3**power for power, prefix in enumerate(("k", "M", "G", "T"), start=1)},
+    **{f"{prefix}iB": 2.0 ** (10 * power) for power, prefix in enumerate(("K", "M", "G", "T"), start=1)},
+}
+_RATES = {f"{unit}/s": factor for unit, factor in _SIZES.items()}
+_DIGITS = r"[0-9]*\.?[0-9]+(?:[eE][+-]?[0-9]+)?"
+_NUMBER = f"(?P<number>{_DIGITS})"
+DOMAINS = (8, 64, 512, 4096)
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command to the application."""
+    add_command(app, "bandwidth", HELP, bandwidth)
+
+
+def bandwidth(argv: Sequence[str]) -> None:
+    """Print or write what the command line asks for; raises `UserError` where it asks for something impossible."""
+    from dlbench.analysis.export import json_text, rows, write_frames  # noqa: PLC0415 - pandas takes its time
+
+    arguments = _parser().parse_args(argv)
+    frames = _frames(arguments)
+    written: list[Path] = []
+    if arguments.csv:
+        written += write_frames(frames, Path(arguments.csv))
+    if arguments.plots:
+        written += _drawn(frames, Path(arguments.plots))
+    if arguments.json:
+        given = {name: getattr(arguments, name) for name in ("alpha", "message", "elasticity")}
+        print(json_text({"dlbench": __version__, **given, **{name: rows(frame) for name, frame in frames.items()}}))
+        return
+    for line in _lines(frames, arguments, written):
+        print(line)
+
+
+def quantity(units: Mapping[str, float], kind: str, *, bare: bool = False) -> Callable[[str], float]:
+    """Argument type: a number above 0 with one of the units, in SI units; `bare`: or without one, as it stands."""
+    pattern = re.compile(f"{_NUMBER} ?(?P<unit>{'|'.join(map(re.escape, units))}){'?' if bare else ''}")
+
+    def convert(value: str) -> float:
+        found = pattern.fullmatch(value)
+        number = float(found["number"]) * units.get(found["unit"] or "", 1.0) if found else 0.0
+        if not 0 < number < float("inf"):
+            raise ArgumentTypeError(f"expected {kind} above 0 with a unit of {', '.join(units)}, found {value!r}")
+        return number
+
+    return convert
+
+
+_duration = quantity(_TIMES, "a time")
+_scaled = quantity(_TIMES, "a time, or a number,", bare=True)
+
+
+def _size(value: str) -> float:
+    if power := re.fullmatch(r"2\^([0-9]{1,2})", value):
+        return 2.0 ** int(power[1])
+    return quantity(_SIZES, "a size", bare=True)(value)
+
+
+def _location(value: str) -> float:
+    """A location may lie below 0."""
+    return -_scaled(value[1:]) if value.startswith("-") else 0.0 if value == "0" else _scaled(value)
+
+
+def _elasticity(value: str) -> float:
+    """An elasticity is negative; its magnitude is what it is known by."""
+    return more_than(0.0)(value.removeprefix("-"))
+
+
+def _factors(value: str) -> list[float]:
+    return [more_than(0.0)(part) for part in value.split(",")]
+
+
+def _parser() -> ArgumentParser:
+    parser = ArgumentParser(prog="dlbench bandwidth", description=HELP, epilog=EPILOG)
+    law = parser.add_argument_group("collective")
+    law.add_argument("--alpha", type=_duration, default=5e-6, metavar="TIME", help="latency of a message (default 5us)")
+    law.add_argument(
+        "--message", type=_size, default=2.0**28, metavar="SIZE", help="bytes, as 2^28 or 256MiB (default 2^28)"
+    )
+    law.add_argument(
+        "--elasticity", type=_elasticity, default=0.5, metavar="SHARE", help="|ε| wanted, 0 to 1 (default 0.5)"
+    )
+    law.add_argument(
+        "--topology",
+        action="append",
+        type=text,
+        default=[],
+        metavar="NAME",
+        help="ring, torus, connected, or P,Q: messages in a row and bytes through a link per byte; may be repeated "
+        "(default ring, torus, connected)",
+    )
+    law.add_argument(
+        "--domain",
+        type=counts,
+        metavar="N,N",
+        help="ranks of the domain (default those that --from-fit has predictions for, else 8,64,512,4096)",
+    )
+    tax = parser.add_argument_group("mean wait; without --from-fit or --sigma none")
+    tax.add_argument(
+        "--from-fit", type=path, metavar="FILE", help="output of dlbench extremes --json: both of its fits"
+    )
+    tax.add_argument("--source", type=text, metavar="GROUP", help="group of the fit, where the file has several")
+    tax.add_argument("--mu", type=_location, metavar="NUMBER", help="location μ, in spreads or as a time")
+    tax.add_argument("--sigma", type=_scaled, metavar="NUMBER", help="scale σ, in spreads or as a time")
+    tax.add_argument("--shape", type=at_least(-100.0), metavar="NUMBER", help="shape ξ of a GEV (default 0, Gumbel)")
+    tax.add_argument(
+        "--spread", type=_duration, metavar="TIME", help="b: standard deviation of a block time (default 1s)"
+    )
+    tax.add_argument(
+        "--group-size", type=at_least(2), metavar="M", help="ranks of the groups that were fitted (default 4)"
+    )
+    grown = parser.add_argument_group("faster computation, end to end")
+    grown.add_argument("--flops-factor", type=_factors, default=[], metavar="X,X", help="by how much FLOPS grow")
+    grown.add_argument("--block", type=_duration, metavar="TIME", help="a: mean block time (default that of the fit)")
+    grown.add_argument(
+        "--bandwidth",
+        type=quantity(_RATES, "a bandwidth"),
+        default=450e9,
+        metavar="RATE",
+        help="today's, whose elasticity is kept (default 450GB/s)",
+    )
+    output = parser.add_argument_group("output")
+    output.add_argument("--json", action="store_true", help="print one JSON document instead of tables")
+    output.add_argument("--csv", type=path, metavar="DIR", help="also write every table to DIR/NAME.csv")
+    output.add_argument("--plots", type=path, metavar="DIR", help="also draw the figures into DIR")
+    return parser
+
+
+class _Given(NamedTuple):
+    """What the command line says of the tax and the computation."""
+
+    taxes: Sequence[Tax]
+    domains: Sequence[int]
+    block: float | None
+
+
+def _given(arguments: argparse.Namespace) -> _Given:
+    from dlbench.analysis.bandwidth import Tax  # noqa: PLC0415 - SciPy takes its time
+    from dlbench.analysis.model_tables import read_fit  # noqa: PLC0415
+    from dlbench.analysis.tails import Tail  # noqa: PLC0415
+
+    parameters = ("mu", "sigma", "shape", "spread", "group_size")
+    named = [f"--{name.replace('_', '-')}" for name in parameters if getattr(arguments, name) is not None]
+    if arguments.from_fit:
+        if named:
+            raise OptionError(f"{named[0]} contradicts --from-fit, whose file has it; leave one out")
+        fitted = read_fit(Path(arguments.from_fit), arguments.source)
+        return _Given(fitted.taxes, arguments.domain or fitted.domains, arguments.block or fitted.block)
+    if arguments.source:
+        raise OptionError("--source chooses a group of --from-fit; name its file")
+    domains = arguments.domain or DOMAINS
+    if not named:
+        return _Given([], domains, arguments.block)
+    if arguments.mu is None or arguments.sigma is None:
+        raise OptionError(f"{named[0]} alone is no tail; give --mu and --sigma, or --from-fit")
+    shape = arguments.shape or 0.0
+    tax = Tax(
+        name="GEV" if shape else "Gumbel",
+        tail=Tail.of(arguments.mu, arguments.sigma, shape),
+        spread=arguments.spread or 1.0,
+        group_size=arguments.group_size or 4,
+    )
+    return _Given([tax], domains, arguments.block)
+
+
+def _frames(arguments: argparse.Namespace) -> dict[str, pd.DataFrame]:
+    """The tables by their names."""
+    from dlbench.analysis.bandwidth import Collective, Computation, bandwidths, end_to_end  # noqa: PLC0415
+    from dlbench.analysis.model_tables import BANDWIDTHS, FLOPS  # noqa: PLC0415
+
+    collective = Collective(alpha=arguments.alpha, message=arguments.message, elasticity=arguments.elasticity)
+    topologies = _topologies(arguments.topology)
+    given = _given(arguments)
+    frames = {BANDWIDTHS.name: bandwidths(collective, topologies, given.domains, given.taxes)}
+    if arguments.flops_factor:
+        if given.block is None:
+            raise OptionError("--flops-factor needs the mean block time; give --block, e.g. --block 10ms")
+        computation = Computation(block=given.block, bandwidth=arguments.bandwidth, factors=arguments.flops_factor)
+        frames[FLOPS.name] = end_to_end(collective, topologies, given.domains, given.taxes, computation)
+    return frames
+
+
+def _topologies(names: Sequence[str]) -> list[Topology]:
+    from dlbench.analysis.bandwidth import TOPOLOGIES, given_topology  # noqa: PLC0415
+
+    found = []
+    for name in names or TOPOLOGIES:
+        if name in TOPOLOGIES:
+            found.append(TOPOLOGIES[name])
+        elif pair := re.fullmatch(f"({_DIGITS}),({_DIGITS})", name):
+            found.append(given_topology(float(pair[1]), float(pair[2])))
+        else:
+            close = get_close_matches(name, TOPOLOGIES, n=1)
+            hint = (
+                f"did you mean {close[0]}?" if close else f"there are {', '.join(TOPOLOGIES)}, and P,Q such as 2,1.97"
+            )
+            raise OptionError(f"unknown topology {name!r}; {hint}")
+    return found
+
+
+def _drawn(frames: dict[str, pd.DataFrame], folder: Path) -> list[Path]:
+    from dlbench.analysis.plots import save  # noqa: PLC0415 - matplotlib takes its time
+    from dlbench.analysis.plots.bandwidth import draw  # noqa: PLC0415
+
+    try:
+        return save(draw(frames).plots, folder)
+    except OSError as error:
+        raise OptionError(f"{folder}: figures cannot be written there: {error.strerror}") from None
+
+
+def _lines(frames: dict[str, pd.DataFrame], arguments: argparse.Namespace, written: Sequence[Path]) -> Iterator[str]:
+    from dlbench.analysis.model_tables import BANDWIDTHS, FLOPS, with_intervals  # noqa: PLC0415
+    from dlbench.analysis.tables import build  # noqa: PLC0415
+    from dlbench.analysis.terminal import text_lines  # noqa: PLC0415
+    from dlbench.quantities import duration, si  # noqa: PLC0415
+
+    yield f"# dlbench {__version__} bandwidth"
+    yield f"# message    {si(arguments.message, 'B')}, latency {duration(arguments.alpha)}"
+    yield f"# elasticity {arguments.elasticity:g}"
+    if FLOPS.name in frames:
+        yield f"# today      {si(arguments.bandwidth, 'B/s')}"
+    for layout in (BANDWIDTHS, FLOPS):
+        if layout.name in frames:
+            yield "#"
+            yield from text_lines(build(layout, with_intervals(frames[layout.name])))
+    if written:
+        yield "#"
+        yield from (f"# written    {file}" for file in written)
