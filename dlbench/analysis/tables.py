@@ -121,11 +121,12 @@ def build(layout: Layout, frame: pd.DataFrame, known: Collection[str] = ()) -> T
         key=(*layout.first, *varying, *layout.key),
         measures=measures,
         statements=tuple(statement for statement in statements if statement.values),
-        remarks=(*_absent_intervals(frame, measures), *notes, *legend),
+        remarks=(*_absences(frame, measures), *notes, *legend),
     )
 
 
-def _absent_intervals(frame: pd.DataFrame, measures: Sequence[str]) -> Iterator[str]:
+def _absences(frame: pd.DataFrame, measures: Sequence[str]) -> Iterator[str]:
+    """Why numbers and intervals are absent."""
     reference = frame["gpus"] == frame["smallest"] if "smallest" in frame else pd.Series(False, index=frame.index)
     lacking = [
         frame[name].notna() & frame[f"{name}_low"].isna() & ~(reference if name == "efficiency" else False)
@@ -136,6 +137,8 @@ def _absent_intervals(frame: pd.DataFrame, measures: Sequence[str]) -> Iterator[
         yield f"{ABSENT} no 95 % interval below {FEWEST_SAMPLES} iterations, of a ratio on either side"
     if reference.any():
         yield f"{ABSENT} at the smallest number of GPUs, which is the reference: 100 % by definition"
+    if "ideal_seconds" in measures and frame["ideal_seconds"].isna().any():
+        yield f"{ABSENT} no ideal time where the records of a configuration name none, or not the same"
 
 
 def _with_legend(frame: pd.DataFrame, factors: Sequence[str]) -> tuple[pd.DataFrame, list[str]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import pandas as pd
@@ -101,6 +102,14 @@ def test_an_absent_interval_is_a_dash_with_its_reason() -> None:
     printed = lines(row(), row(gpus=16, iterations=5, seconds_low=NAN, seconds_high=NAN))
     assert body(printed)[1] == ["16", "2", "5", "12.500", "-", "-", "1280.0"]
     assert printed[-1] == "# - no 95 % interval below 6 iterations, of a ratio on either side"
+
+
+def test_an_absent_ideal_time_is_a_dash_with_its_reason() -> None:
+    layout = replace(LAYOUT, measures=("ideal_seconds",))
+    reason = "- no ideal time where the records of a configuration name none, or not the same"
+    some, none = row(ideal_seconds=0.5), row(ideal_seconds=NAN)
+    assert build(layout, pd.DataFrame([some, none])).remarks == (reason,)
+    assert build(layout, pd.DataFrame([some])).remarks == ()
 
 
 def test_nothing_is_said_of_intervals_that_are_all_there() -> None:
