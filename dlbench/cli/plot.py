@@ -10,7 +10,7 @@ import typer
 from dlbench.arguments import ArgumentParser, path
 from dlbench.cli.forwarding import add_command
 from dlbench.cli.selection import add_filters, add_results, add_statistics, load_results, names
-from dlbench.errors import OptionError, one_line
+from dlbench.errors import one_line
 
 HELP = "Draw figures for print: communication, scaling, slowdown."
 DEFAULT_FORMATS = "pdf,svg,png"
@@ -45,11 +45,8 @@ def plot(argv: Sequence[str]) -> int:
     drawing = figures(results, only=arguments.only)
     for line in loaded_lines(campaign):
         print(line)
-    try:
-        for file in save(drawing.plots, folder, arguments.format):
-            print(file)
-    except OSError as error:
-        raise OptionError(f"{folder}: figures cannot be written there: {error.strerror}") from None
+    for file in save(drawing.plots, folder, arguments.format):
+        print(file)
     for left_out in drawing.left_out:
         print(f"# not drawn: {one_line(str(left_out))}")
     return 0 if drawing.plots else 1

@@ -96,7 +96,16 @@ def test_options_are_checked_before_any_record_is_read(plot: Command) -> None:
 def test_a_folder_that_cannot_be_made_is_one_line(plot: Command, results: str) -> None:
     Path("file").write_text("")
     code, _, err = plot(results, "-o", "file/figures", "--only", "communication")
-    assert (code, err) == (2, "dlbench: file/figures: figures cannot be written there: Not a directory\n")
+    assert (code, err) == (2, "dlbench: file is no folder; nothing can be written into it\n")
+
+
+@pytest.mark.parametrize("name", ["communication.png", "communication.txt"])
+def test_a_full_disk_is_one_line_with_the_file(plot: Command, results: str, name: str) -> None:
+    Path("figures").mkdir()
+    Path("figures", name).symlink_to("/dev/full")
+    code, out, err = plot(results, "--only", "communication", "--format", "png")
+    assert (code, err) == (2, f"dlbench: figures/{name} cannot be written: No space left on device\n")
+    assert "figures/" not in out
 
 
 def test_help_has_examples_and_the_names_of_the_figures(plot: Command) -> None:

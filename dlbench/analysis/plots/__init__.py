@@ -18,6 +18,7 @@ from dlbench.analysis.plots import breakdown, communication, scaling, slowdown, 
 from dlbench.analysis.plots.drawing import Drawing, LeftOut, Plot
 from dlbench.analysis.plots.style import styled
 from dlbench.analysis.results import Results
+from dlbench.analysis.writing import make_folder, new_file
 from dlbench.errors import OptionError
 
 __all__ = [
@@ -70,20 +71,18 @@ def figures(results: Results, *, only: Sequence[str] = ()) -> Drawing:
 def save(plots: Iterable[Plot], folder: Path, formats: Sequence[str] = FORMATS) -> list[Path]:
     """Write each figure as `folder/NAME.FORMAT`, and its caption as `folder/NAME.txt`; returns the files.
 
-    Files that are there are replaced. Raises `OptionError` for an unknown format, `OSError` where one cannot be
-    written.
+    Files that are there are replaced. Raises `OptionError` for an unknown format, and where one cannot be written.
     """
     check_formats(formats)
-    folder.mkdir(parents=True, exist_ok=True)
+    make_folder(folder)
     files = []
     for plot in plots:
-        for name in dict.fromkeys(formats):
-            file = folder / f"{plot.name}.{name}"
-            file.write_bytes(encode(plot.figure, name))
-            files.append(file)
-        caption = folder / f"{plot.name}.txt"
-        caption.write_text(f"{plot.title}. {plot.caption}\n", encoding="utf-8")
-        files.append(caption)
+        contents = {name: encode(plot.figure, name) for name in formats}
+        contents["txt"] = f"{plot.title}. {plot.caption}\n".encode()
+        for ending, content in contents.items():
+            files.append(folder / f"{plot.name}.{ending}")
+            with new_file(files[-1]) as file:
+                file.write(content)
     return files
 
 
