@@ -114,9 +114,7 @@ class Collective:
 
     def __post_init__(self) -> None:
         if not 0 < self.elasticity < 1:
-            raise OptionError(
-                f"elasticity {self.elasticity:g} is impossible; its magnitude lies between 0 and 1, e.g. 0.5"
-            )
+            raise OptionError(f"elasticity {self.elasticity:g} is impossible; give one between 0 and 1, e.g. 0.5")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
