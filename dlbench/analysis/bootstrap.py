@@ -34,8 +34,6 @@ CONFIDENCE = 0.95
 
 _BLOCK = 1 << 20
 """Weights that are held at a time: 8 MiB."""
-_ROUNDING = 1e-9
-"""Of a sum of weights."""
 _NUMERATOR, _DENOMINATOR = 0, 1
 """Streams, so that both sides of a ratio are resampled independently even where they have one shape."""
 
@@ -69,31 +67,10 @@ def ratio(numerator: Samples, denominator: Samples, seed: int) -> Estimate:
     return _between_percentiles(difference, resampled, min(_units(above), _units(below))).map(math.exp)
 
 
-def clustered_median(samples: Samples, seed: int) -> Estimate:
-    """Median of samples that come in clusters; no interval below 6 samples, NaN of none.
-
-    Order statistics (`dlbench.analysis.samples.median`) would take the samples of a cluster as independent.
-    """
-    if not len(samples.values):
-        return Estimate(math.nan)
-    value = float(np.median(samples.values))
-    if len(samples.values) < FEWEST_SAMPLES:
-        return Estimate(value)
-    order = np.argsort(samples.values, kind="stable")
-    ordered = samples.values[order]
-    # The sample at which the weights reach a half, and the next where they reach exactly that, as of an even number.
-    medians = []
-    for weights in _weights(samples.lengths, seed, _NUMERATOR):
-        reached = weights[:, order].cumsum(axis=1)
-        lower, upper = ((reached < 0.5 + sign * _ROUNDING).sum(axis=1) for sign in (-1, 1))
-        medians.append((ordered[lower] + ordered[np.minimum(upper, len(ordered) - 1)]) / 2)
-    return _between_percentiles(value, np.concatenate(medians), _units(samples))
-
-
 def ratio_of_sums(part: Samples, whole: Samples, seed: int) -> Estimate:
-    """Sum of `part` ÷ sum of `whole`, two numbers of the same samples, resampled together.
+    """Sum of `part` ÷ sum of `whole`, two numbers of the same iterations, resampled together.
 
-    No interval below 6 samples, NaN of none or where the whole is 0.
+    No interval below 6 iterations, NaN of none or where the whole is 0. The samples of the whole are not negative.
     """
     total = float(whole.values.sum())
     if not total:

@@ -127,8 +127,8 @@ def _verdict(enough: bool, p: float, fewer: bool, stretches_p: float) -> Verdict
 
 def _p(times: int, count: int, ranks: int, independent: float) -> float:
     """Of the most frequent straggler, where a share of the collectives is independent; by the Bonferroni bound."""
-    trials = math.ceil(count * independent)
-    return min(1.0, ranks * binomial_tail(math.floor(times * independent), trials, 1 / ranks))
+    trials = math.floor(count * independent)
+    return min(1.0, ranks * binomial_tail(times * trials // count, trials, 1 / ranks))
 
 
 def binomial_tail(least: int, trials: int, probability: float) -> float:

@@ -306,7 +306,7 @@ def _method(results: Results) -> Iterator[str]:
         yield (
             "The synchronisation tax is that of the runs that recorded their ops. In a collective, a rank waits from "
             "its own entry to the last entry of its group: tau range, med and mean are the largest, median and mean "
-            "wait. Its intervals come from the same bootstrap over collectives, whose clusters are runs, or the "
-            "iterations of a single one. A wait that does not exceed the error of the clocks is unresolved, and a rank "
-            "is a straggler only where it came later than every other by more than that."
+            "wait. Estimates are over iterations, each with the median, mean or sum of its collectives. A wait that "
+            "does not exceed the error of the clocks is unresolved, and a rank is a straggler only where it came later "
+            "than every other by more than that."
         )

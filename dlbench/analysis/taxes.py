@@ -1,8 +1,8 @@
 """The synchronisation tax of runs, or of a job's traces, in tables: per class, group, iteration, run and straggler.
 
-Collectives of one iteration are not independent: a rank that is late is late for all of them. So intervals come from
-the bootstrap in two levels, whose clusters are runs, or the iterations of a single one. Traces know no iterations:
-their collectives are taken as independent.
+Collectives of one iteration are not independent, since a rank that is late is late for all that follow. So estimates
+are over iterations, as everywhere in the analysis, and what is estimated is first made one number of an iteration.
+Traces know no iterations: there each collective counts as one.
 """
 
 from __future__ import annotations
@@ -16,15 +16,17 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from dlbench.analysis.bootstrap import clustered_median, mean, ratio_of_sums
+from dlbench.analysis.bootstrap import mean, ratio_of_sums
 from dlbench.analysis.campaign import FACTORS, Schema
 from dlbench.analysis.persistence import persistence
-from dlbench.analysis.samples import FACTOR_TYPES, Samples, estimate_types, table
+from dlbench.analysis.samples import FACTOR_TYPES, Samples, estimate_types, median, table
 from dlbench.analysis.sync_tax import UNRESOLVED, GroupTax, frame
 from dlbench.analysis.tables import Layout, Table, build
 from dlbench.errors import OptionError
 
 _TAIL = 0.95
+_SUMMED = ("tau_range", "tau_med", "stay_first", "stay_median")
+_BELOW = "unresolved: the median tau range does not exceed the error of its times"
 
 MEASURES: Schema = {
     **dict.fromkeys(("collectives", "resolved"), np.int64),
@@ -69,7 +71,13 @@ GROUPS: Schema = {
     **MEASURES,
     **STRAGGLING,
 }
-ITERATIONS: Schema = {**_RUN, "iteration": np.int32, **MEASURES}
+ITERATIONS: Schema = {
+    **_RUN,
+    "iteration": np.int32,
+    **dict.fromkeys(("collectives", "resolved"), np.int64),
+    **dict.fromkeys(("tau_range", "tau_range_max", "tau_med", "tau_mean", "share_first"), np.float64),
+    "straggler": np.int32,
+}
 RUN_ROWS: Schema = {**_RUN, "iterations": np.int64, **MEASURES}
 STRAGGLERS: Schema = {
     **_RUN,
@@ -89,7 +97,7 @@ TAX = Layout(
     title="Synchronisation tax",
     about="Per configuration and communication class: how long ranks wait in a collective for the last of their group "
     "to come. tau range: the first to come; tau med: the median rank; tau mean: all ranks on average. Medians over "
-    "collectives, tau mean a mean. exposed: what of the longest wait a rank spent doing nothing else. of first, of "
+    "iterations, tau mean a mean. exposed: what of the longest wait a rank spent doing nothing else. of first, of "
     "median: waiting as a share of the time in collectives. uncertainty: what the clocks cannot tell.",
     key=("name",),
     measures=("runs", "iterations", "groups", *_COUNTS, *_TAXES, "uncertainty"),
@@ -149,28 +157,52 @@ class Taxes:
         return found
 
     @cached_property
+    def _counted(self) -> pd.DataFrame:
+        """The collectives with `unit`, the number of what counts as one observation."""
+        units = self.collectives["iteration"] if self.recorded else np.arange(len(self.collectives))
+        return self.collectives.assign(unit=units)
+
+    @cached_property
     def classes(self) -> pd.DataFrame:
         """One row per configuration and communication class, columns `CLASSES`; of traces without factors."""
         factors = [name for name in _ROWS if name in self.runs]
-        joined = self.collectives.join(self.runs[factors], on="run")
+        joined = self._counted.join(self.runs[factors], on="run")
         types = {name: kind for name, kind in CLASSES.items() if name not in _ROWS or name in factors}
         return self._table(joined, [*factors, "name"], types)
 
     @cached_property
     def by_group(self) -> pd.DataFrame:
         """One row per run, class and group, columns `GROUPS`, the largest median tau_range first."""
-        rows = self._table(self.collectives, ["run", "run_id", "name", "group", "ranks"], GROUPS, self._straggling)
+        rows = self._table(self._counted, ["run", "run_id", "name", "group", "ranks"], GROUPS, self._straggling)
         return rows.sort_values("tau_range", ascending=False, kind="stable", ignore_index=True)
 
     @cached_property
     def by_iteration(self) -> pd.DataFrame:
-        """One row per run and iteration, columns `ITERATIONS`."""
-        return self._table(self.collectives, ["run", "run_id", "iteration"], ITERATIONS)
+        """One row per run and iteration, columns `ITERATIONS`: medians, the largest tau_range, the mean tau_mean.
+
+        `straggler` is the rank that was last most often, the lowest of equals; -1 where none is resolved. Traces have
+        one row.
+        """
+        by = ["run", "run_id", "iteration"]
+        grouped = self.collectives.groupby(by, sort=False)
+        resolved = self.collectives[self.collectives["straggler"] != UNRESOLVED]
+        often = resolved.groupby(by, sort=False)["straggler"].agg(lambda ranks: ranks.mode().iloc[0])
+        found = grouped.agg(
+            collectives=("name", "size"),
+            resolved=("resolved", "sum"),
+            tau_range=("tau_range", "median"),
+            tau_range_max=("tau_range", "max"),
+            tau_med=("tau_med", "median"),
+            tau_mean=("tau_mean", "mean"),
+        )
+        found["share_first"] = grouped["tau_range"].sum() / grouped["stay_first"].sum()
+        found["straggler"] = often.reindex(found.index, fill_value=UNRESOLVED)
+        return found.reset_index()[list(ITERATIONS)].astype(ITERATIONS)
 
     @cached_property
     def by_run(self) -> pd.DataFrame:
         """One row per run, columns `RUN_ROWS`."""
-        return self._table(self.collectives, ["run", "run_id"], RUN_ROWS)
+        return self._table(self._counted, ["run", "run_id"], RUN_ROWS)
 
     @cached_property
     def stragglers(self) -> pd.DataFrame:
@@ -285,36 +317,39 @@ class Taxes:
 def measures(rows: pd.DataFrame, seed: int) -> dict[str, Any]:
     """Columns `MEASURES` of some collectives, with the numbers of `runs`, `iterations` and `groups` that they are of.
 
-    Medians; `tau_mean` is a mean, `_p95` the 95th percentile. `share_first` is the sum of tau_range ÷ the sum of the
-    stays of the ranks that waited longest, `share_median` the same of tau_med and of the median stays.
+    Medians over iterations of their medians; `tau_mean` is a mean, `_p95` the 95th percentile of all collectives.
+    `share_first` is the sum of tau_range ÷ the sum of the stays of the ranks that waited longest, `share_median` the
+    same of tau_med and of the median stays.
     """
-    clusters = ["run"] if rows["run"].nunique() > 1 else ["run", "iteration"]
-    ordered = rows.sort_values(clusters, kind="stable")
-    lengths = tuple(ordered.groupby(clusters, sort=False).size().tolist())
+    grouped = rows.groupby(["run", "unit"])
+    medians, sums = grouped[["tau_range", "tau_med"]].median(), grouped[list(_SUMMED)].sum()
+    means = grouped["tau_mean"].mean()
+    lengths = tuple(medians.groupby("run", sort=False).size().tolist())
 
-    def samples(column: str) -> Samples:
-        return Samples(ordered[column].to_numpy(), lengths)
+    def samples(column: pd.Series[float]) -> Samples:
+        return Samples(np.asarray(column, dtype=np.float64), lengths)
 
-    tau_range, uncertainty = samples("tau_range"), float(rows["uncertainty"].median())
-    middle = clustered_median(tau_range, seed)
-    below = middle.value <= uncertainty
+    uncertainty = float(rows["uncertainty"].median())
+    tau_range = median(samples(medians["tau_range"]))
+    first = ratio_of_sums(samples(sums["tau_range"]), samples(sums["stay_first"]), seed)
+    middle = ratio_of_sums(samples(sums["tau_med"]), samples(sums["stay_median"]), seed)
     return {
-        "runs": rows["run"].nunique(),
-        "iterations": len(rows[["run", "iteration"]].drop_duplicates()),
+        "runs": len(lengths),
+        "iterations": len(medians),
         "groups": len(rows[["run", "group"]].drop_duplicates()),
         "collectives": len(rows),
         "resolved": int(rows["resolved"].sum()),
-        **middle.columns("tau_range"),
-        "tau_range_p95": float(np.quantile(tau_range.values, _TAIL)),
-        **clustered_median(samples("tau_med"), seed).columns("tau_med"),
+        **tau_range.columns("tau_range"),
+        "tau_range_p95": float(np.quantile(rows["tau_range"], _TAIL)),
+        **median(samples(medians["tau_med"])).columns("tau_med"),
         "tau_med_p95": float(np.quantile(rows["tau_med"], _TAIL)),
-        **mean(samples("tau_mean"), seed).columns("tau_mean"),
+        **mean(samples(means), seed).columns("tau_mean"),
         "transfer": rows["transfer"].median(),
         "exposed": rows["exposed"].median(),
-        **ratio_of_sums(tau_range, samples("stay_first"), seed).columns("share_first"),
-        **ratio_of_sums(samples("tau_med"), samples("stay_median"), seed).columns("share_median"),
+        **first.columns("share_first"),
+        **middle.columns("share_median"),
         "uncertainty": uncertainty,
-        "reason": "unresolved: the median tau_range does not exceed the error of its times" if below else "",
+        "reason": _BELOW if tau_range.value <= uncertainty else "",
     }
 
 

@@ -41,9 +41,9 @@ def register(app: typer.Typer) -> None:
 
 def tax(argv: Sequence[str]) -> None:
     """Print or write what the command line asks for; raises `UserError` where it asks for something impossible."""
+    arguments = _parser().parse_args(argv)
     from dlbench.analysis.export import json_text, rows, write_frames  # noqa: PLC0415 - pandas takes its time
 
-    arguments = _parser().parse_args(argv)
     taxes = _load(arguments)
     written: list[Path] = []
     if arguments.csv:

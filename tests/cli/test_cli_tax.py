@@ -1,0 +1,213 @@
+"""`dlbench tax`, as a user sees it."""
+
+from __future__ import annotations
+
+import csv
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from builder import header, iterations, write_lines
+from shared_data import shared_file
+
+from dlbench.cli.main import main
+
+Command = Callable[..., tuple[int, str, str]]
+
+GOLDEN_TAX = [7625, 1100, 169, 126, 221, 535, 582, 883]
+KERNEL = "ncclDevKernel_AllReduce_Sum_bf16_RING_LL"
+
+
+def write_record(name: str, delays: list[float], uncertainty: float = 0.0) -> None:
+    """A run of three ranks, whose rank 1 comes late for the one collective of each iteration."""
+    ops = [{"op": "allreduce", "scope": "world", "name": "gradient", "elements": 1000}]
+    head = header(name, 3, op_tables=[{"ranks": [0, 1, 2], "ops": ops}])
+    head["clock"] = head["clock"] | {"uncertainty": [uncertainty] * 3}
+    write_lines(Path(f"{name}.jsonl"), head, *iterations([[1.0] * 3] * len(delays), [[0.5] * 3] * len(delays)))
+    with Path(f"{name}.ops.npy").open("wb") as file:
+        for delay in delays:
+            np.save(file, np.array([[[0.0, 1.0]], [[delay, 1.0]], [[0.0, 1.0]]]))
+
+
+def write_trace(path: Path, rank: int, *starts: int) -> None:
+    """A trace of kernels that end every millisecond; starts and ends in whole microseconds."""
+    args = {"Collective name": "allreduce", "Process Group Name": "0", "Process Group Description": "mesh_dp"}
+    args |= {"Process Group Ranks": "[0, 1]", "Group size": 2}  # type: ignore[dict-item]
+    events = [
+        {"ph": "X", "cat": "kernel", "name": KERNEL, "ts": start, "dur": 1000 * number - start, "args": args}
+        for number, start in enumerate(starts, start=1)
+    ]
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(json.dumps({"distributedInfo": {"rank": rank, "world_size": 2}, "traceEvents": events}))
+
+
+@pytest.fixture
+def tax(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Command:
+    """Run `dlbench tax` beside `run.jsonl`, eight iterations of three ranks; gives exit code, stdout and stderr."""
+    monkeypatch.chdir(tmp_path)
+    write_record("run", [0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8])
+
+    def run(*arguments: str) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["dlbench", "tax", *arguments])
+        with pytest.raises(SystemExit) as left:
+            main()
+        captured = capsys.readouterr()
+        assert isinstance(left.value.code, int)
+        return left.value.code, captured.out, captured.err
+
+    return run
+
+
+def test_the_straggler_is_named_with_how_often_it_was_last(tax: Command) -> None:
+    code, out, err = tax("run.jsonl")
+    assert (code, err) == (0, "")
+    assert "# read       8 collectives of 1 group" in out
+    assert "# clocks     ranks read one clock; 0 collectives unresolved" in out
+    assert "# allreduce/world, world 0-2: rank 1 is last in 8 of 8 (p < 0.001): it persists" in out
+
+
+def test_the_tables_show_medians_in_microseconds(tax: Command) -> None:
+    lines = tax("run.jsonl")[1].splitlines()
+    rows = [line.split() for line in lines if line.startswith("  allreduce/world")]
+    # runs, iterations, groups, collectives, resolved, tau range with its interval, p95: 0.765 s
+    assert rows[0][:10] == ["allreduce/world", "1", "8", "1", "8", "8", "450000", "100000", "800000", "765000"]
+    stragglers = next(line.split() for line in lines if line.split()[:1] == ["1"])
+    assert stragglers == ["1", "8", "8", "100.0", "7200.0", "450000"]  # two others wait 3.6 s in all
+
+
+def test_only_the_largest_are_shown(tax: Command) -> None:
+    out = tax("run.jsonl", "--top", "2")[1]
+    shown = [line.split() for line in out.split("largest tax")[1].splitlines() if line.startswith("  allreduce")]
+    assert [row[3] for row in shown] == ["7", "6", "7", "6"]  # iterations, in both parts of the table
+
+
+def test_a_folder_of_records_names_the_run_in_each_row(tax: Command) -> None:
+    write_record("other", [0.9])
+    out = tax(".")[1]
+    assert "# other: allreduce/world, world 0-2: 1 resolved stragglers are too few to tell whether one persists" in out
+    assert "# run: allreduce/world, world 0-2: rank 1 is last" in out
+
+
+def test_what_the_clocks_cannot_tell_is_marked(tax: Command) -> None:
+    write_record("vague", [0.1] * 6, uncertainty=0.2)
+    out = tax("vague.jsonl")[1]
+    assert "# clocks     waits are known to 400.0 ms; 6 collectives unresolved" in out
+    assert "[1] unresolved: the median tau range does not exceed the error of its times" in out
+    assert "rank 1 is last" not in out
+    assert "# the clocks can tell no straggler" in out
+    assert "# the clocks can tell no tax" in out
+
+
+def test_json_has_every_table_in_seconds(tax: Command) -> None:
+    document = json.loads(tax("run.jsonl", "--json", "--top", "3")[1])
+    assert (document["source"], document["seed"], document["notes"]) == ("records", 0, [])
+    assert document["tax"][0]["tau_range"] == pytest.approx(0.45)
+    assert document["groups"][0]["verdict"] == "persists"
+    assert document["stragglers"][0]["rank"] == 1
+    assert [row["tau_range"] for row in document["largest"]] == pytest.approx([0.8, 0.7, 0.6])
+    assert len(document["iterations"]) == 8
+    assert document["runs"][0]["run_id"] == "run"
+
+
+def test_csv_has_every_collective(tax: Command) -> None:
+    out = tax("run.jsonl", "--csv", "tables")[1]
+    files = ["collectives", "groups", "iterations", "runs", "stragglers", "tax"]
+    assert sorted(path.name for path in Path("tables").iterdir()) == [f"{name}.csv" for name in files]
+    assert "# written    tables/collectives.csv" in out
+    with Path("tables/collectives.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert [float(row["tau_range"]) for row in rows] == pytest.approx([0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8])
+    assert {row["straggler"] for row in rows} == {"1"}
+
+
+def test_figures_are_drawn_where_they_are_asked_for(tax: Command) -> None:
+    assert tax("run.jsonl", "--plots", "figures")[0] == 0
+    assert {"tax.pdf", "tax.txt", "tax-map.png"} <= {path.name for path in Path("figures").iterdir()}
+
+
+def test_groups_are_chosen(tax: Command) -> None:
+    assert "8 collectives of 1 group" in tax("run.jsonl", "--group", "world")[1]
+    assert tax("run.jsonl", "--group", "wrld") == (
+        *(2, ""),
+        "dlbench: no group is named 'wrld'; did you mean 'world'?\n",
+    )
+
+
+def test_traces_are_read_by_rank_and_their_folder_too(tax: Command) -> None:
+    # Whole microseconds: each end of a wait is known to one.
+    write_trace(Path("traces/rank0.json"), 0, 500, 1500)
+    write_trace(Path("traces/rank1.json"), 1, 600, 1700)
+    for arguments in (("traces",), ("traces/rank1.json", "traces/rank0.json")):
+        code, out, err = tax(*arguments)
+        assert (code, err) == (0, "")
+        assert "# clocks     waits are known to 2.000 µs; 0 collectives unresolved" in out
+        row = next(line.split() for line in out.splitlines() if line.startswith("  allreduce/mesh_dp"))
+        assert row[:5] == ["allreduce/mesh_dp", "1", "2", "2", "150.00"]
+    assert "exposed" not in out.split("uncertainty: what")[1].split("Groups")[0]
+    assert "iter." not in out
+
+
+def test_a_refused_group_is_told(tax: Command) -> None:
+    write_trace(Path("traces/rank0.json"), 0, 500, 1500)
+    write_trace(Path("traces/rank1.json"), 1, 600, 1700)
+    late = Path("traces/rank1.json").read_text().replace('"dur": 300', '"dur": 900')
+    Path("traces/rank1.json").write_text(late)
+    code, out, err = tax("traces")
+    assert (code, out) == (2, "")
+    assert "no collectives to compare: mesh_dp (0-1): collective 1 of 2 disagrees: its ends lie 600.0 µs apart" in err
+    assert tax("traces", "--tolerance", "700")[0] == 0
+
+
+def test_the_real_trace_set_goes_through_the_command(tax: Command) -> None:
+    code, out, err = tax(str(shared_file("traces/dlrm8")), "--json")
+    assert (code, err) == (0, "")
+    largest = sorted(json.loads(out)["largest"], key=lambda row: float(row["begin"]))
+    assert [row["tau_range"] * 1e6 for row in largest] == pytest.approx(GOLDEN_TAX)
+    assert [row["straggler"] for row in largest] == [7, 7, 7, 7, 7, 5, 5, 4]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        ((), "no inputs were named"),
+        (("missing",), "missing does not exist; name a record NAME.jsonl or a folder of records"),
+        (("missing.json",), "missing.json: does not exist"),
+        (("run.jsonl", "traces/rank0.json"), "run.jsonl holds records and traces/rank0.json traces; give either"),
+        (("traces/rank0.json", "--strategy", "dp"), "--strategy has no meaning for traces; leave it out"),
+        (("run.jsonl", "--tolerance", "5"), "--tolerance has no meaning for records; leave it out"),
+        (("run.jsonl", "--top", "0"), "argument --top: expected an integer of 1 or more, found '0'; see"),
+        (("run.jsonl", "--tops", "1"), "unknown option --tops, did you mean --top?; see 'dlbench tax --help'"),
+        (
+            ("bare.jsonl",),
+            "no collectives to compare: 1 of 1 runs recorded no ops, so their tax is unknown; record ops",
+        ),
+        (("run.jsonl", "--csv", "run.jsonl"), "run.jsonl is no folder; nothing can be written into it"),
+        (("run.jsonl", "--plots", "run.jsonl"), "run.jsonl"),
+        (("traces/rank0.json",), "only rank 0 has kernels of it here; two at least are needed"),
+        (("traces/rank0.json", "--kernel", "("), "kernel pattern '(' is no regular expression"),
+    ],
+)
+def test_a_mistake_is_one_line(tax: Command, arguments: tuple[str, ...], complaint: str) -> None:
+    write_trace(Path("traces/rank0.json"), 0, 500)
+    write_record("bare", [0.1])
+    Path("bare.ops.npy").unlink()
+    code, out, err = tax(*arguments)
+    assert (code, out) == (2, "")
+    assert err.startswith("dlbench: ")
+    assert err.count("\n") == 1
+    assert complaint in err
+
+
+def test_help_shows_examples_and_needs_no_analysis() -> None:
+    program = (
+        "import sys; from dlbench.cli.tax import tax\n"
+        "try: tax(['--help'])\n"
+        "except SystemExit: print({'pandas', 'numpy', 'matplotlib'} & set(sys.modules))"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
+    assert "dlbench tax traces/rank*.json.gz" in done.stdout
+    assert done.stdout.endswith("set()\n")
