@@ -48,7 +48,7 @@ def log(campaign: Campaign, experiment: str, *events: Event) -> None:
     """Append to the log of an experiment's pool."""
     folder = campaign.folder / experiment
     folder.mkdir(exist_ok=True)
-    writer = PoolLog(folder / "pool.jsonl")
+    writer = PoolLog(folder / "pool.log")
     for event in events:
         writer.write(event)
     writer.close()

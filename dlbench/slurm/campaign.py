@@ -10,13 +10,13 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from io import FileIO
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -24,6 +24,7 @@ import msgspec
 
 from dlbench.allocators.experiment import LARGEST_YAML, Experiment, Option, Plan, read_plan, write_plan
 from dlbench.errors import OptionError, UserError
+from dlbench.slurm.journal import append, complete_lines, lock, mend
 from dlbench.slurm.pool_jobs import EXPERIMENT_FILE
 from dlbench.specs.check import NonNegative, Positive, Text
 from dlbench.specs.reading import read
@@ -112,17 +113,16 @@ class Campaign:
     def note(self, event: Literal["submitted", "cancelled"], experiment: str, job_id: str) -> None:
         """Append to submissions.log; it is on the disk when this returns."""
         line = msgspec.json.encode(Submission(time=time.time(), event=event, experiment=experiment, job_id=job_id))
-        with (self.folder / SUBMISSIONS_FILE).open("ab") as file:
-            file.write(line + b"\n")
-            file.flush()
+        with FileIO(self.folder / SUBMISSIONS_FILE, "a+") as file:
+            mend(file)
+            append(file, line)
             os.fsync(file.fileno())
 
     def submissions(self) -> dict[str, Submission]:
         """The last event of every experiment that has one. Raises `UserError` with the line of what is none."""
         path = self.folder / SUBMISSIONS_FILE
         last: dict[str, Submission] = {}
-        lines = path.read_bytes().splitlines() if path.exists() else []
-        for number, line in enumerate(lines, start=1):
+        for number, line in enumerate(complete_lines(path), start=1):
             try:
                 submission = msgspec.json.decode(line, type=Submission)
             except (msgspec.DecodeError, UnicodeDecodeError) as error:
@@ -202,7 +202,7 @@ def locked(folder: Path) -> Iterator[int]:
     """
     with (folder / LOCK_FILE).open("a+") as file:
         for attempt in range(_LOCK_TRIES):
-            if _lock(file.fileno()):
+            if lock(file.fileno()):
                 break
             if attempt == _LOCK_TRIES - 1:
                 raise UserError(f"{folder}: another 'dlbench submit' ({_holder(folder)}) is at work; wait for it")
@@ -217,17 +217,9 @@ def submitter(folder: Path) -> Submitter | None:
     """The `dlbench submit` that holds the folder; None if none does."""
     try:
         with (folder / LOCK_FILE).open("r+") as file:
-            return None if _lock(file.fileno()) else _holder(folder)
+            return None if lock(file.fileno()) else _holder(folder)
     except FileNotFoundError:
         return None
-
-
-def _lock(descriptor: int) -> bool:
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
 
 
 def _holder(folder: Path) -> Submitter:

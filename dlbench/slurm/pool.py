@@ -34,6 +34,7 @@ from dlbench.slurm.pool_log import (
     Started,
     Status,
     read_pool_log,
+    unended,
 )
 from dlbench.slurm.pool_runs import Found, Records, has_output, last_lines, said, says_ok
 
@@ -136,14 +137,16 @@ class Pool:
         self._logs = folder / LOGS
         self._records = Records(folder / RESULTS)
         self._signals = _Signals()
-        attempts = _attempts(read_pool_log(folder / LOG_NAME))
-        self._slots = [_Slot(job, attempts.get(job.name, 0)) for job in experiment.jobs]
         for path in (self._logs, folder / RESULTS):
             path.mkdir(exist_ok=True)
         self._log = PoolLog(folder / LOG_NAME)
+        earlier = read_pool_log(folder / LOG_NAME)
+        attempts = _attempts(earlier)
+        self._slots = [_Slot(job, attempts.get(job.name, 0)) for job in experiment.jobs]
         self._lost: OSError | None = None
         self._begin = 0.0
-        self._names: list[str] = []
+        self._names = sorted(unended(earlier))
+        """Runs that must be gone in the end: all that it starts, and what a pool that was killed has left behind."""
         self._waited_for: list[str] = []
         """Jobs that had not completed yet when the pool last looked after the timeout."""
 
@@ -153,6 +156,8 @@ class Pool:
         Raises `PreflightError` where the launcher cannot be started, `RunError` where the log could not be written.
         """
         with self._signals.caught():
+            if self._names:
+                self._launcher.kill(self._names)
             self._begin = monotonic()
             self._write(self._started())
             reason = ""

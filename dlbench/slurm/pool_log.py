@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import fcntl
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from io import FileIO
 from pathlib import Path
 from time import time
 from typing import Literal
@@ -11,6 +11,7 @@ from typing import Literal
 import msgspec
 
 from dlbench.errors import PreflightError, RecordError
+from dlbench.slurm.journal import append, complete_lines, lock, mend
 
 LOG_NAME = "pool.log"
 
@@ -124,18 +125,15 @@ class PoolLog:
     """
 
     def __init__(self, path: Path) -> None:
-        self._file = path.open("ab", buffering=0)
-        try:
-            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+        self._file = FileIO(path, "a+")
+        if not lock(self._file.fileno()):
             self._file.close()
-            raise PreflightError(f"{path}: another pool runs this experiment; wait for its end") from None
-        except OSError:
-            return  # a file system without locks
+            raise PreflightError(f"{path}: another pool runs this experiment; wait for its end")
+        mend(self._file)
 
     def write(self, event: Event) -> None:
-        """Append an event."""
-        self._file.write(msgspec.json.encode(event) + b"\n")
+        """Append an event. Raises `OSError`, and then has written nothing of it."""
+        append(self._file, msgspec.json.encode(event))
 
     def close(self) -> None:
         """Close the file."""
@@ -143,17 +141,26 @@ class PoolLog:
 
 
 def read_pool_log(path: Path) -> list[Event]:
-    """The events of a log; none where the pool has not begun, and a last line that was cut is left out.
+    """The events of a log; none where the pool has not begun, and a last line that is cut is left out.
 
     Raises `RecordError` with the line of what is no event.
     """
     try:
-        lines = path.read_bytes().splitlines(keepends=True)
-    except FileNotFoundError:
-        return []
+        lines = complete_lines(path)
     except OSError as error:
         raise RecordError(f"{path}: {(error.strerror or str(error)).lower()}") from None
     return list(_events(path, lines))
+
+
+def unended(events: Iterable[Event]) -> set[str]:
+    """Names of the runs without an end: their pool is at work, or was killed and has left them behind."""
+    runs = {}
+    for event in events:
+        if isinstance(event, Started):
+            runs[event.job, event.attempt] = event.run
+        elif isinstance(event, Ended):
+            runs.pop((event.job, event.attempt), None)
+    return set(runs.values())
 
 
 def _events(path: Path, lines: list[bytes]) -> Iterator[Event]:
@@ -161,6 +168,4 @@ def _events(path: Path, lines: list[bytes]) -> Iterator[Event]:
         try:
             yield _DECODER.decode(line)
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
-            if number == len(lines) and not line.endswith(b"\n"):
-                return
             raise RecordError(f"{path}: line {number}: no event of a job pool: {error}") from None

@@ -15,7 +15,7 @@ from dlbench.allocators.experiment import Experiment
 from dlbench.errors import RunError, UserError
 from dlbench.slurm.campaign import LOCAL, Campaign, Submission, submitter
 from dlbench.slurm.pool_jobs import RESULTS
-from dlbench.slurm.pool_log import LOG_NAME, Ended, Event, PoolEnded, PoolStarted, Started, read_pool_log
+from dlbench.slurm.pool_log import LOG_NAME, Ended, Event, PoolEnded, PoolStarted, read_pool_log, unended
 from dlbench.slurm.pool_runs import Records, last_lines
 from dlbench.slurm.steps import slurm_output
 
@@ -79,16 +79,18 @@ def survey(campaign: Campaign, *, locked: bool = False) -> list[Status]:
         experiment.name: read_pool_log(campaign.folder_of(experiment) / LOG_NAME)
         for experiment in campaign.plan.experiments
     }
-    undecided = [
-        submission.job_id
+    undecided = {
+        name: submission
         for name, submission in submissions.items()
-        if _ended(events.get(name, []), submission.job_id) is None
-    ]
-    queue = read_queue([job_id for job_id in undecided if job_id != LOCAL])
-    if LOCAL in undecided and not locked and submitter(campaign.folder) is not None:
-        queue[LOCAL] = Queued("RUNNING", "")
+        if name in events and _ended(events[name], submission) is None
+    }
+    queue = read_queue([submission.job_id for submission in undecided.values() if submission.job_id != LOCAL])
+    queued = {name: queue.get(submission.job_id) for name, submission in undecided.items()}
+    here = [name for name, submission in submissions.items() if submission.job_id == LOCAL]
+    if here and not locked and submitter(campaign.folder) is not None:
+        queued[max(here, key=lambda name: submissions[name].time)] = Queued("RUNNING", "")  # one after the other
     return [
-        _status(campaign, experiment, submissions.get(experiment.name), events[experiment.name], queue)
+        _status(campaign, experiment, submissions.get(experiment.name), events[experiment.name], queued)
         for experiment in campaign.plan.experiments
     ]
 
@@ -113,12 +115,12 @@ def _status(
     experiment: Experiment,
     submission: Submission | None,
     events: Sequence[Event],
-    queue: Mapping[str, Queued],
+    queued: Mapping[str, Queued | None],
 ) -> Status:
     folder = campaign.folder_of(experiment)
     state, reason = State.PLANNED, ""
     if submission is not None:
-        state, reason = _judge(submission, events, queue.get(submission.job_id), folder)
+        state, reason = _judge(submission, events, queued.get(experiment.name), folder)
     return Status(
         experiment=experiment.name,
         kind=experiment.kind,
@@ -134,7 +136,7 @@ def _status(
 def _judge(submission: Submission, events: Sequence[Event], queued: Queued | None, folder: Path) -> tuple[State, str]:
     """State and reason: the pool's own word first, then the queue's, then what their silence means."""
     cancelled = submission.event == "cancelled"
-    if (ended := _ended(events, submission.job_id)) is not None:
+    if (ended := _ended(events, submission)) is not None:
         return _outcome(ended)
     if queued is not None and queued.state in _WAITING | _ACTIVE:
         state = State.PENDING if queued.state in _WAITING else State.RUNNING
@@ -144,10 +146,14 @@ def _judge(submission: Submission, events: Sequence[Event], queued: Queued | Non
     words = last_lines(folder / f"slurm-{submission.job_id}.out").rpartition("\n")[2]
     if queued is not None:
         return State.FAILED, f"{queued.state}: {words or queued.reason}"
-    begun = _started(events, submission.job_id) is not None
-    who = "its submitter" if submission.job_id == LOCAL else "its SLURM job"
-    gone = f"{who} is gone, and its pool has not {'ended' if begun else 'begun'}"
+    gone = _gone(submission, begun=_started(events, submission) is not None)
     return State.LOST, f"{gone}: {words}" if words else gone
+
+
+def _gone(submission: Submission, *, begun: bool) -> str:
+    if submission.job_id == LOCAL:
+        return "its pool was killed" if begun else "its submitter is gone, and its pool has not begun"
+    return f"its SLURM job is gone, and its pool has not {'ended' if begun else 'begun'}"
 
 
 def _outcome(ended: PoolEnded) -> tuple[State, str]:
@@ -161,25 +167,30 @@ def _outcome(ended: PoolEnded) -> tuple[State, str]:
     return State.COMPLETED, ""
 
 
-def _started(events: Sequence[Event], job_id: str) -> int | None:
-    """Where the last pool of the job began; None if it has not."""
+def _started(events: Sequence[Event], submission: Submission) -> int | None:
+    """Where the last pool of the submission began; None if it has not."""
     for index in reversed(range(len(events))):
         event = events[index]
-        if isinstance(event, PoolStarted) and job_id in (LOCAL, event.slurm_job):
+        if isinstance(event, PoolStarted) and _belongs(event, submission):
             return index
     return None
 
 
-def _ended(events: Sequence[Event], job_id: str) -> PoolEnded | None:
-    """How the last pool of the job ended; None if it has not."""
-    begin = _started(events, job_id)
+def _belongs(event: PoolStarted, submission: Submission) -> bool:
+    if submission.job_id != LOCAL:
+        return event.slurm_job == submission.job_id
+    return submission.event == "cancelled" or event.time >= submission.time
+
+
+def _ended(events: Sequence[Event], submission: Submission) -> PoolEnded | None:
+    """How the last pool of the submission ended; None if it has not."""
+    begin = _started(events, submission)
     found = [] if begin is None else [event for event in events[begin:] if isinstance(event, PoolEnded)]
     return found[0] if found else None
 
 
 def _iterations(events: Sequence[Event], results: Path) -> int:
     """Iterations of runs that are over, by the log, and of those under way, by their records."""
-    over = {(event.job, event.attempt): event.iterations for event in events if isinstance(event, Ended)}
+    over = sum(event.iterations for event in events if isinstance(event, Ended))
     records = Records(results)
-    started = [event for event in events if isinstance(event, Started) and (event.job, event.attempt) not in over]
-    return sum(over.values()) + sum(records.of(event.run).iterations for event in started)
+    return over + sum(records.of(run).iterations for run in unended(events))

@@ -15,6 +15,8 @@ from types import FrameType
 from dlbench.allocators.experiment import Experiment
 from dlbench.errors import DlbenchError, OptionError, RunError, UserError
 from dlbench.slurm.campaign import LOCAL, SCRIPT_FILE, Campaign, submitter
+from dlbench.slurm.pool_log import LOG_NAME, read_pool_log, unended
+from dlbench.slurm.processes import MARK_VARIABLE, kill_marked, marked
 from dlbench.slurm.render import Script, render
 from dlbench.slurm.settings import SiteSettings
 from dlbench.slurm.states import MISSING, UNDER_WAY, State, Status, survey
@@ -89,7 +91,9 @@ def run_here(campaign: Campaign, experiments: Sequence[Experiment], report: Repo
             report(f"[{index}/{len(experiments)}] {experiment.name}: {experiment.kind}, {_counted(experiment)}")
             folder = campaign.write_experiment(experiment)
             campaign.note("submitted", experiment.name, LOCAL)
-            failed |= signals.run(_pool(folder, campaign.request.launcher)) != 0
+            failed |= signals.run(_pool(folder, campaign.request.launcher), mark=_mark(folder)) != 0
+            # What a pool that was killed has left would run beside the next experiment.
+            kill_marked(unended(read_pool_log(folder / LOG_NAME)))
             if signals.received:
                 return 128 + signals.received[0]
     return int(failed)
@@ -128,14 +132,16 @@ def _cancel(campaign: Campaign, status: Status) -> None:
 
 
 def _end_submitter(campaign: Campaign) -> None:
-    """End the `dlbench submit` that runs experiments in its foreground; it ends the present one in peace."""
+    """End the `dlbench submit` that runs experiments in its foreground, or the pool that has outlived it, in peace."""
     found = submitter(campaign.folder)
     if found is None or not found.pid:
         return
     if found.host != os.uname().nodename:
         raise UserError(f"{campaign.folder}: its experiments run under {found}; cancel them there")
-    with contextlib.suppress(ProcessLookupError):
-        os.kill(found.pid, signal.SIGTERM)
+    pools = marked({_mark(campaign.folder_of(experiment)) for experiment in campaign.plan.experiments})
+    for pid in [found.pid] if Path(f"/proc/{found.pid}").exists() else pools:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGTERM)
 
 
 def _counted(experiment: Experiment) -> str:
@@ -146,6 +152,11 @@ def _pool(folder: Path, launcher: str) -> list[str]:
     return [sys.executable, "-m", "dlbench", "pool", str(folder), "--launcher", launcher]
 
 
+def _mark(folder: Path) -> str:
+    """By which the pool of an experiment is found among the processes of this host."""
+    return f"pool of {folder.absolute()}"
+
+
 class _Signals:
     """Signals that were received, each handed on to the process that runs."""
 
@@ -154,12 +165,16 @@ class _Signals:
         self.received: list[int] = []
         self._process: subprocess.Popen[bytes] | None = None
 
-    def run(self, command: Sequence[str]) -> int:
+    def run(self, command: Sequence[str], mark: str) -> int:
         """Exit code of the command, which has a session of its own: Ctrl-C reaches it once, from here."""
         sys.stdout.flush()
         try:
             self._process = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, start_new_session=True, pass_fds=(self._lock,)
+                command,
+                stdin=subprocess.DEVNULL,
+                start_new_session=True,
+                pass_fds=(self._lock,),
+                env={**os.environ, MARK_VARIABLE: mark},
             )
         except OSError as error:
             raise DlbenchError(f"cannot start {command[0]}: {error.strerror}") from None

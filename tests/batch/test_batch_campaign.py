@@ -81,6 +81,16 @@ def test_the_last_event_of_an_experiment_counts(tmp_path: Path) -> None:
     assert len((tmp_path / "submissions.log").read_text().splitlines()) == 3
 
 
+def test_a_submission_that_was_not_written_to_its_end_is_none(tmp_path: Path) -> None:
+    campaign = make_campaign(tmp_path)
+    campaign.note("submitted", "mix-000", "7")
+    with (tmp_path / "submissions.log").open("a") as file:
+        file.write('{"time":1.0,"event":"subm')
+    assert set(campaign.submissions()) == {"mix-000"}
+    campaign.note("submitted", "alone-000", "8")
+    assert {name: found.job_id for name, found in campaign.submissions().items()} == {"mix-000": "7", "alone-000": "8"}
+
+
 def test_a_damaged_line_is_named(tmp_path: Path) -> None:
     campaign = make_campaign(tmp_path)
     (tmp_path / "submissions.log").write_text("{}\n")

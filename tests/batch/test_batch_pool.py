@@ -312,6 +312,16 @@ def test_a_record_that_is_not_visible_yet_is_stood_in_for_by_the_verdict(tmp_pat
     assert (tally(ended, "a").failed, tally(ended, "a").iterations) == (0, 0)
 
 
+def test_what_a_killed_pool_has_left_behind_is_gone_before_the_first_run_starts(tmp_path: Path) -> None:
+    PoolLog(tmp_path / "pool.log").write(Started(job="a", attempt=1, run="a-1-left", command=[]))
+    with subprocess.Popen(["sleep", "60"], env={**os.environ, MARK_VARIABLE: "a-1-left"}) as left:
+        trial = Trial(tmp_path, {"a": COMPLETES})
+        codes: list[int | None] = []
+        trial.report = lambda event: codes.append(left.poll()) if isinstance(event, Started) else None
+        trial._pool.run()
+    assert codes[0] == -signal.SIGKILL
+
+
 def test_a_closed_pipe_keeps_no_run_from_its_end(tmp_path: Path) -> None:
     trial = Trial(tmp_path, {"a": COMPLETES, "b": ENDLESS}, extension=0.0)
 

@@ -9,7 +9,18 @@ from pathlib import Path
 import pytest
 
 from dlbench.errors import PreflightError, RecordError
-from dlbench.slurm.pool_log import Ended, Event, GivenUp, JobTally, PoolEnded, PoolLog, Running, Started, read_pool_log
+from dlbench.slurm.pool_log import (
+    Ended,
+    Event,
+    GivenUp,
+    JobTally,
+    PoolEnded,
+    PoolLog,
+    Running,
+    Started,
+    read_pool_log,
+    unended,
+)
 
 STARTED = Started(time=10.0, job="a", attempt=1, run="a-1-f00", command=["srun", "-n", "2"])
 ENDED = Ended(
@@ -69,6 +80,15 @@ def test_a_last_line_that_is_cut_is_left_out(tmp_path: Path) -> None:
     with path.open("ab") as file:
         file.write(b'{"event":"ended","ti')
     assert read_pool_log(path) == [STARTED]
+    PoolLog(path).write(ENDED)
+    assert read_pool_log(path) == [STARTED, ENDED]
+
+
+def test_runs_without_an_end_are_those_that_may_still_be_there() -> None:
+    again = Started(job="a", attempt=2, run="a-2-f00", command=[])
+    other = Started(job="b", attempt=1, run="b-1-f00", command=[])
+    assert unended([STARTED, other, ENDED, again]) == {"a-2-f00", "b-1-f00"}
+    assert unended([STARTED, ENDED, POOL_ENDED]) == set()
 
 
 @pytest.mark.parametrize(

@@ -159,9 +159,31 @@ def test_one_that_runs_here_runs_as_long_as_its_submitter(campaign: Campaign, sl
         assert mix(campaign) == (State.RUNNING, "")
         assert mix(campaign, locked=True) == (State.LOST, "its submitter is gone, and its pool has not begun")
     assert mix(campaign)[0] is State.LOST
-    log(campaign, "mix-000", begun(""), over(tally("a")))
+    log(campaign, "mix-000", begun(""))
+    assert mix(campaign) == (State.LOST, "its pool was killed")
+    log(campaign, "mix-000", over(tally("a")))
     assert mix(campaign) == (State.COMPLETED, "")
     assert slurm.calls("squeue") == []
+
+
+def test_of_those_that_run_here_only_the_last_one_runs(campaign: Campaign) -> None:
+    campaign.note("submitted", "mix-000", LOCAL)
+    log(campaign, "mix-000", begun(""))  # its pool is killed, and the submitter goes on
+    campaign.note("submitted", "alone-000", LOCAL)
+    with locked(campaign.folder):
+        assert [status.state for status in survey(campaign)] == [State.LOST, State.RUNNING]
+
+
+def test_what_runs_here_again_has_not_the_state_of_the_time_before(campaign: Campaign) -> None:
+    campaign.note("submitted", "mix-000", LOCAL)
+    log(campaign, "mix-000", begun(""), over(tally("a"), exit_code=130, reason="SIGINT"))
+    assert mix(campaign)[0] is State.CANCELLED
+    campaign.note("cancelled", "mix-000", LOCAL)
+    assert mix(campaign) == (State.CANCELLED, "ended by SIGINT")
+    campaign.note("submitted", "mix-000", LOCAL)
+    with locked(campaign.folder):
+        assert mix(campaign) == (State.RUNNING, "")
+    assert mix(campaign) == (State.LOST, "its submitter is gone, and its pool has not begun")
 
 
 def test_a_slurm_that_does_not_answer_is_an_error_and_no_state(slurm: Slurm) -> None:

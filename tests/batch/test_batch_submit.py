@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -16,7 +17,8 @@ from campaigns import Slurm, log, make_campaign
 from dlbench.errors import OptionError, UserError
 from dlbench.slurm import submit as module
 from dlbench.slurm.campaign import LOCAL, Campaign, locked
-from dlbench.slurm.pool_log import JobTally, PoolEnded, PoolStarted
+from dlbench.slurm.pool_log import JobTally, PoolEnded, PoolStarted, Started, read_pool_log
+from dlbench.slurm.processes import marked
 from dlbench.slurm.settings import SiteSettings
 from dlbench.slurm.states import State, survey
 from dlbench.slurm.submit import cancel, missing, run_here, submit_all, write_scripts
@@ -233,6 +235,36 @@ def test_a_pool_that_outlives_its_submitter_still_counts_as_running(campaign: Ca
             assert survey(campaign)[0].state is State.RUNNING
             with pytest.raises(UserError, match="is at work"), locked(campaign.folder):
                 pytest.fail("the pool did not keep the lock")
+            cancel(campaign, [], str)
+            assert wait_for(lambda: not Path(f"/proc/{pool}").exists())
         finally:
-            os.kill(pool, signal.SIGKILL)
-    assert wait_for(lambda: survey(campaign)[0].state is State.LOST)
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pool, signal.SIGKILL)
+    assert survey(campaign)[0].state is State.CANCELLED
+
+
+_KILLED = """
+import os, signal, subprocess, sys
+from pathlib import Path
+from dlbench.slurm.pool_log import PoolLog, Started
+folder = Path(sys.argv[1])
+if folder.name == "mix-000":
+    PoolLog(folder / "pool.log").write(Started(job="a", attempt=1, run="a-1-left", command=[]))
+    subprocess.Popen(["/bin/sleep", "60"], env={"DLBENCH_POOL_RUN": "a-1-left"}, start_new_session=True)
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_what_a_killed_pool_has_left_does_not_run_beside_the_next_experiment(
+    campaign: Campaign, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "_pool", lambda folder, _: [sys.executable, "-c", _KILLED, str(folder)])
+    gone: list[bool] = []
+
+    def look(_: str) -> None:  # before each of the two experiments
+        gone.append(wait_for(lambda: not marked({"a-1-left"})))
+
+    with locked(campaign.folder) as lock:
+        assert run_here(campaign, campaign.plan.experiments, look, lock) == 1
+    assert gone == [True, True]
+    assert [event.run for event in read_pool_log(campaign.folder / "mix-000/pool.log") if isinstance(event, Started)]

@@ -183,7 +183,7 @@ def test_a_machine_without_slurm_runs_its_experiments_here_and_goes_on_where_it_
 ) -> None:
     end = {"event": "pool_ended", "time": 1.0, "reason": "timeout", "exit_code": 0, "left": []}
     tally = {"job": "j", "starts": 1, "completed": 1, "failed": 0, "iterations": 3, "given_up": ""}
-    start = {"event": "pool_started", "time": 1.0, "experiment": "e", "launcher": "mpiexec", "slurm_job": ""}
+    start = {"event": "pool_started", "time": 9e9, "experiment": "e", "launcher": "mpiexec", "slurm_job": ""}
     start |= {"timeout_seconds": 1, "extension_seconds": 1, "grace_seconds": 1, "respawns": 0, "jobs": []}
     lines = "".join(f"{json.dumps(event)}\n" for event in (start, {**end, "jobs": [tally]}))
     program = "import sys; open(sys.argv[1] + '/pool.log', 'a').write(sys.argv[2])"

@@ -56,7 +56,7 @@ def started(mpi: Mpi, folder: Path, *options: str) -> Iterator[subprocess.Popen[
     finally:
         process.kill()
         process.communicate()
-    runs = {event.run for event in read_pool_log(folder / "pool.jsonl") if isinstance(event, Started)}
+    runs = {event.run for event in read_pool_log(folder / "pool.log") if isinstance(event, Started)}
     assert marked(runs) == {}
 
 
@@ -83,7 +83,7 @@ def valid_records(folder: Path) -> dict[str, list[Record]]:
 def wait_running(folder: Path, jobs: int) -> None:
     """Wait until the ranks of so many jobs run."""
     deadline = monotonic() + 30
-    while sum(isinstance(event, Running) for event in read_pool_log(folder / "pool.jsonl")) < jobs:
+    while sum(isinstance(event, Running) for event in read_pool_log(folder / "pool.log")) < jobs:
         assert monotonic() < deadline, [path.read_text() for path in (folder / "logs").glob("*.err")]
         sleep(0.05)
     sleep(0.3)
@@ -104,7 +104,7 @@ def test_jobs_run_side_by_side_until_the_timeout_and_each_at_least_once(mpi: Mpi
         for seed, header in enumerate(record.header for record in own):
             assert (header.experiment, header.system, header.concurrent_jobs) == ("trial", "local", 2)
             assert (header.placement, header.labels, header.seed) == ("intra-l1", {"mode": "reserved"}, seed)
-    begins = [event for event in read_pool_log(folder / "pool.jsonl") if isinstance(event, Started)]
+    begins = [event for event in read_pool_log(folder / "pool.log") if isinstance(event, Started)]
     assert [begin.job for begin in begins[:2]] == ["a", "b"]
 
 
@@ -127,15 +127,15 @@ def test_a_launcher_that_is_killed_is_started_again_without_its_old_ranks(mpi: M
     folder = experiment(tmp_path, 60, a=ENDLESS)
     with started(mpi, folder) as process:
         wait_running(folder, 1)
-        (start,) = (event for event in read_pool_log(folder / "pool.jsonl") if isinstance(event, Started))
+        (start,) = (event for event in read_pool_log(folder / "pool.log") if isinstance(event, Started))
         os.kill(min(marked({start.run})), signal.SIGKILL)
         wait_running(folder, 2)
         assert marked({start.run}) == {}
         process.send_signal(signal.SIGINT)
         outcome(process)
 
-    killed, ended = (event for event in read_pool_log(folder / "pool.jsonl") if isinstance(event, Ended))
+    killed, ended = (event for event in read_pool_log(folder / "pool.log") if isinstance(event, Ended))
     assert (killed.status, killed.exit_code) == ("failed", -signal.SIGKILL)
     assert killed.iterations > 0
     assert ended.status == "terminated"
-    assert isinstance(read_pool_log(folder / "pool.jsonl")[-1], PoolEnded)
+    assert isinstance(read_pool_log(folder / "pool.log")[-1], PoolEnded)

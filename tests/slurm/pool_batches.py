@@ -51,7 +51,7 @@ def submit_pool(cluster: Testbed, folder: Path, nodes: list[str], *options: str)
 
 def events(folder: Path) -> list[Event]:
     """What the pool has logged so far."""
-    return read_pool_log(folder / "pool.jsonl")
+    return read_pool_log(folder / "pool.log")
 
 
 def ended(folder: Path, name: str) -> list[Ended]:
