@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +15,7 @@ from dlbench.analysis.bootstrap import ratio_of_sums
 from dlbench.analysis.load import load
 from dlbench.analysis.persistence import Verdict
 from dlbench.analysis.samples import Samples
+from dlbench.analysis.sync_tax import COLLECTIVES
 from dlbench.analysis.tax_sources import require_tax, tax_of_runs, tax_of_traces
 from dlbench.analysis.taxes import GROUPS, ITERATIONS, MEASURES, STRAGGLERS, Taxes
 from dlbench.errors import OptionError, RecordError
@@ -269,3 +271,11 @@ def test_the_interval_of_a_ratio_holds_what_resamples_of_the_pairs_give() -> Non
     ends = np.quantile(part[drawn].sum(axis=1) / whole[drawn].sum(axis=1), [0.025, 0.975])
     assert (low, high) == pytest.approx(ends, abs=0.003)
     assert low < value < high
+
+
+def test_every_column_is_described_in_the_documentation() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "tax.md").read_text(encoding="utf-8")
+    columns = {*GROUPS, *ITERATIONS, *STRAGGLERS, *COLLECTIVES, *MEASURES}
+    described = set(re.findall(r"`([^`\n]+)`", page))
+    assert {name for name in columns if not name.endswith(("_low", "_high"))} - described == set()
+    assert all(f"\n| {verdict} |" in page for verdict in Verdict)
