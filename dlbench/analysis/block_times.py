@@ -184,25 +184,29 @@ class _Run:
     def __init__(self, path: Path, notes: list[str]) -> None:
         header = cast(Header, next(iterate(path)))
         programs = Programs(path, header)
-        tables = [table for table in header.op_tables if table.ranks]
+        if header.world_size == 1:
+            notes.append(f"{header.run_id}: one rank waits for nobody")
+        tables = header.op_tables
         table_of = {rank: number for number, table in enumerate(tables) for rank in table.ranks}
-        self._blocks: list[tuple[str, int, list[_Block], list[range]]] = []
-        """Scope, number of the table, its blocks, and the groups whose ranks all run it."""
         self._communicates = [np.array([entry.op != "compute" for entry in table.ops]) for table in tables]
+        self._performed: list[tuple[str, int, list[_Block], list[range]]] = []
+        """Scope, number of the table, its blocks, and the groups whose ranks all run it."""
         for scope in header.groups:
-            groups = sorted({programs.group(scope, rank) for rank in range(header.world_size)}, key=min)
-            mixed = [group for group in groups if len({table_of[rank] for rank in group}) > 1]
-            for number, table in enumerate(tables):
-                blocks = list(_blocks(table.ops, scope))
-                own = [group for group in groups if group not in mixed and table_of[group[0]] == number]
-                if blocks and own and len(own[0]) > 1:
-                    self._blocks.append((scope, number, blocks, own))
-            if mixed and any(list(_blocks(table.ops, scope)) for table in tables):
-                notes.append(f"{header.run_id}: ranks of scope {scope} run different programs: their blocks differ")
+            blocks = {number: found for number, table in enumerate(tables) if (found := [*_blocks(table.ops, scope)])}
+            groups = {programs.group(scope, rank) for rank in range(header.world_size)}
+            several = sorted((group for group in groups if len(group) > 1), key=min)
+            alike: dict[int, list[range]] = {}
+            for group in several:
+                numbers = {table_of.get(rank) for rank in group}
+                if len(numbers) == 1:
+                    alike.setdefault(table_of[group[0]], []).append(group)
+            self._performed += [(scope, number, blocks[number], alike[number]) for number in blocks if number in alike]
+            if blocks and several and sum(map(len, alike.values())) < len(several):
+                notes.append(f"{header.run_id}: ranks of scope {scope} run different programs, which share no blocks")
 
     def parts(self, ops: NDArray[np.float64], iteration: int) -> Iterator[tuple[str, _Part]]:
         """Block times in the ops array of an iteration, shape (ranks, ops, 2)."""
-        for scope, number, blocks, groups in self._blocks:
+        for scope, number, blocks, groups in self._performed:
             communicates = self._communicates[number]
             own = ops[np.array(groups), : len(communicates)]
             enter, leave = own[..., 0], own[..., 1]

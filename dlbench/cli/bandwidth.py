@@ -66,7 +66,10 @@ def bandwidth(argv: Sequence[str]) -> None:
     if arguments.csv:
         written += write_frames(frames, Path(arguments.csv))
     if arguments.plots:
-        written += _drawn(frames, Path(arguments.plots))
+        from dlbench.analysis.plots import save  # noqa: PLC0415 - matplotlib takes its time
+        from dlbench.analysis.plots.bandwidth import draw  # noqa: PLC0415
+
+        written += save(draw(frames).plots, Path(arguments.plots))
     if arguments.json:
         given = {name: getattr(arguments, name) for name in ("alpha", "message", "elasticity")}
         print(json_text({"dlbench": __version__, **given, **{name: rows(frame) for name, frame in frames.items()}}))
@@ -239,16 +242,6 @@ def _topologies(names: Sequence[str]) -> list[Topology]:
             )
             raise OptionError(f"unknown topology {name!r}; {hint}")
     return found
-
-
-def _drawn(frames: dict[str, pd.DataFrame], folder: Path) -> list[Path]:
-    from dlbench.analysis.plots import save  # noqa: PLC0415 - matplotlib takes its time
-    from dlbench.analysis.plots.bandwidth import draw  # noqa: PLC0415
-
-    try:
-        return save(draw(frames).plots, folder)
-    except OSError as error:
-        raise OptionError(f"{folder}: figures cannot be written there: {error.strerror}") from None
 
 
 def _lines(frames: dict[str, pd.DataFrame], arguments: argparse.Namespace, written: Sequence[Path]) -> Iterator[str]:

@@ -18,7 +18,7 @@ from dlbench.arguments import ArgumentParser, at_least, path
 from dlbench.cli.forwarding import add_command
 from dlbench.cli.selection import add_filters, add_seed, load_results
 from dlbench.cli.trace_inputs import add_inputs, add_traces, check_kind, tolerance_seconds, trace_files
-from dlbench.errors import OptionError, UserError, one_line
+from dlbench.errors import UserError, one_line
 
 if TYPE_CHECKING:
     from dlbench.analysis.block_times import BlockTimes
@@ -59,7 +59,10 @@ def extremes(argv: Sequence[str]) -> None:
         frames = {FITS.name: fits(found), PREDICTIONS.name: predictions(found)}
         written += write_frames(frames, Path(arguments.csv))
     if arguments.plots:
-        written += _drawn(found, Path(arguments.plots))
+        from dlbench.analysis.plots import save  # noqa: PLC0415 - matplotlib takes its time
+        from dlbench.analysis.plots.extremes import draw  # noqa: PLC0415
+
+        written += save(draw(found).plots, Path(arguments.plots))
     if arguments.json:
         print(json_text(document(found, arguments.seed, notes)))
         return
@@ -154,16 +157,6 @@ def _fitted(times: Sequence[BlockTimes], arguments: argparse.Namespace) -> tuple
     if not found:
         raise refused[0] if len(refused) == 1 else UserError("no fit: " + "; ".join(map(str, refused)))
     return found, [f"not fitted: {error}" for error in refused]
-
-
-def _drawn(found: Sequence[Extremes], folder: Path) -> list[Path]:
-    from dlbench.analysis.plots import save  # noqa: PLC0415 - matplotlib takes its time
-    from dlbench.analysis.plots.extremes import draw  # noqa: PLC0415
-
-    try:
-        return save(draw(found).plots, folder)
-    except OSError as error:
-        raise OptionError(f"{folder}: figures cannot be written there: {error.strerror}") from None
 
 
 def _lines(found: Sequence[Extremes], notes: Sequence[str], written: Sequence[Path]) -> Iterator[str]:

@@ -77,7 +77,8 @@ def _density(ax: Axes, found: Extremes) -> None:
     for name, fit in found.fits.items():
         look = _LOOKS[name]
         ax.plot(values, fit.tail.density(values), color=look.color, linestyle=look.line)
-    ax.set_title(f"ξ = {found.fits[GEV].shape.value:.3f}: {found.tail} tail")
+    shape = found.fits[GEV].shape
+    ax.set_title(f"ξ = {shape.value:.3f} ({shape.low:.3f} to {shape.high:.3f})")
     ax.set_xlabel("group maximum [z-score]")
     ax.set_ylabel("density")
 

@@ -1,0 +1,148 @@
+"""Figures of extreme value fits and of the bandwidth law."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from matplotlib.axes import Axes
+from matplotlib.container import ErrorbarContainer
+from plot_reader import legend_of, title, x_data, y_data
+
+from dlbench.analysis.bandwidth import TOPOLOGIES, Collective, Computation, Tax, bandwidths, end_to_end, given_topology
+from dlbench.analysis.block_times import BlockTimes
+from dlbench.analysis.extremes import GEV, Extremes, extremes
+from dlbench.analysis.plots import Plot, bandwidth, encode, save
+from dlbench.analysis.plots import extremes as drawn
+from dlbench.analysis.samples import Estimate
+from dlbench.analysis.tails import Tail
+
+COLLECTIVE = Collective(alpha=5e-6, message=2.0**28, elasticity=0.5)
+TAX = Tax(name="Gumbel", tail=Tail.of(225.714e-6, 130.736e-6))
+
+
+@pytest.fixture(scope="module")
+def found() -> Extremes:
+    cube = np.random.default_rng(1).normal(1.0, 0.1, size=(2, 30, 16))
+    return extremes(BlockTimes.of_array(cube, "tensor $x$"), predict=[4, 8, 16, 64, 128])
+
+
+@pytest.fixture(scope="module")
+def plot(found: Extremes) -> Plot:
+    (only,) = drawn.draw([found]).plots
+    return only
+
+
+def test_the_density_of_the_maxima_is_drawn_with_both_fits(found: Extremes, plot: Plot) -> None:
+    density = plot.figure.axes[0]
+    bars: list[Any] = list(density.patches)
+    assert sum(bar.get_width() * bar.get_height() for bar in bars) == pytest.approx(1)
+    assert len(density.lines) == 2
+    gev = density.lines[1]
+    peak = float(np.argmax(y_data(gev)))
+    assert 0.5 < x_data(gev)[int(peak)] < 1.1  # the mode of the largest of 4 normal draws
+    shape = found.fits[GEV].shape
+    assert title(density) == [f"ξ = {shape.value:.3f} ({shape.low:.3f} to {shape.high:.3f})"]
+    assert density.get_xlabel() == "group maximum [z-score]"
+
+
+def test_quantiles_of_a_fit_that_holds_lie_on_the_diagonal(found: Extremes, plot: Plot) -> None:
+    quantiles = plot.figure.axes[1]
+    gev = quantiles.lines[1]
+    assert np.corrcoef(x_data(gev), y_data(gev))[0, 1] > 0.99
+    assert y_data(gev)[-1] == pytest.approx(found.maxima[-1])
+
+
+def errorbars(ax: Axes) -> list[ErrorbarContainer]:
+    return [each for each in ax.containers if isinstance(each, ErrorbarContainer)]
+
+
+def test_predicted_stands_against_measured_where_there_is_a_measurement(found: Extremes, plot: Plot) -> None:
+    against = plot.figure.axes[2]
+    checked = [each for each in found.predictions if each.ranks <= 16]
+    bars = errorbars(against)
+    assert [x_data(bar.lines[0])[0] for bar in bars] == pytest.approx([1e3 * each.measured.value for each in checked])
+    assert [y_data(bar.lines[0])[0] for bar in bars] == pytest.approx([1e3 * each.tau.value for each in checked])
+    assert against.get_xlabel() == "measured mean wait [ms]"
+    assert title(against)[0].startswith("largest error: Gumbel ")
+
+
+def test_waits_grow_with_the_ranks_and_the_extrapolation_is_shaded(found: Extremes, plot: Plot) -> None:
+    growth = plot.figure.axes[3]
+    gumbel, gev, measured = growth.lines
+    assert x_data(gumbel) == x_data(gev) == [4, 8, 16, 64, 128]
+    assert y_data(gev) == pytest.approx(
+        [1e3 * each.tau.value for each in found.predictions if each.distribution == GEV]
+    )
+    assert x_data(measured) == [4, 8, 16]
+    assert growth.get_xscale() == "log"
+    (span,) = growth.patches
+    assert (span.get_x(), span.get_x() + span.get_width()) == (64, 128)
+    assert len(growth.collections) == 2  # the intervals
+
+
+def test_the_legend_and_the_caption_say_what_is_seen(plot: Plot) -> None:
+    assert legend_of(plot) == ["Gumbel", "GEV", "measured", "extrapolated"]
+    assert "tensor $x$: maxima of groups of 4 ranks" in plot.caption
+    assert "n = 240 of 60 blocks on 16 ranks" in plot.caption
+
+
+def test_four_groups_are_drawn_and_the_others_counted(found: Extremes) -> None:
+    drawing = drawn.draw([found] * 6)
+    assert [each.name for each in drawing.plots] == ["extremes", "extremes-2", "extremes-3", "extremes-4"]
+    assert [str(each) for each in drawing.left_out] == ["extremes: 4 of 6 groups are drawn"]
+
+
+def test_the_same_fit_gives_the_same_file(found: Extremes, plot: Plot) -> None:
+    again = drawn.draw([found]).plots[0]
+    assert encode(again.figure, "svg") == encode(plot.figure, "svg")
+
+
+def law() -> Plot:
+    topologies = [*TOPOLOGIES.values(), given_topology(10, 2)]
+    return bandwidth.draw({"bandwidth": bandwidths(COLLECTIVE, topologies, [8, 128, 512], [TAX])}).plots[0]
+
+
+def test_the_law_has_a_panel_per_topology_with_and_without_the_tax() -> None:
+    plot = law()
+    axes = plot.figure.axes
+    assert [title(ax) for ax in axes] == [["ring"], ["torus"], ["connected"], ["p=10, q=2"]]
+    without, taxed = axes[0].lines
+    assert x_data(taxed) == [8, 128, 512]
+    assert y_data(taxed) == pytest.approx([1017.2, 263.1, 88.6], abs=0.051)
+    assert y_data(without)[1] == pytest.approx(263.14 / (1 - 0.372614), rel=1e-4)
+    assert (axes[2].get_xscale(), axes[2].get_yscale()) == ("log", "log")
+    assert (axes[2].get_xlabel(), axes[2].get_ylabel()) == ("ranks of the domain", "B* [GB/s]")
+    assert legend_of(plot) == ["tax: none", "tax: Gumbel"]
+
+
+def test_an_interval_of_the_wait_is_a_band() -> None:
+    tax = Tax(name="GEV", tail=TAX.tail, intervals={8: Estimate(4e-4, 3e-4, 6e-4), 16: Estimate(5e-4, 4e-4, 7e-4)})
+    frame = bandwidths(COLLECTIVE, [given_topology(20, 2)], [8, 16], [tax])
+    (ax,) = bandwidth.draw({"bandwidth": frame}).plots[0].figure.axes
+    _, band = ax.collections
+    heights = np.asarray(band.get_paths()[0].vertices)[:, 1]
+    volume = 2 * 2.0**28 / 1e9
+    assert (heights.min(), heights.max()) == pytest.approx((volume / 800e-6, volume / 400e-6))
+
+
+def test_against_flops_the_largest_domain_is_drawn() -> None:
+    computation = Computation(block=10.38e-3, bandwidth=450e9, factors=[1, 2250 / 989])
+    frame = end_to_end(COLLECTIVE, [TOPOLOGIES["connected"]], [8, 4096], [TAX], computation)
+    (plot,) = bandwidth.draw({"flops": frame}).plots
+    (ax,) = plot.figure.axes
+    assert (plot.name, title(ax)) == ("bandwidth-flops", ["connected, 4096 ranks"])
+    assert [y_data(line) for line in ax.lines] == [
+        pytest.approx([450, 1022.5], abs=0.05),
+        pytest.approx([450, 902.9], abs=0.05),
+    ]
+
+
+@pytest.mark.parametrize("make", [lambda found: drawn.draw([found]).plots, lambda _: [law()]])
+def test_figures_can_be_saved(found: Extremes, tmp_path: Path, make: Callable[[Extremes], list[Plot]]) -> None:
+    files = save(make(found), tmp_path)
+    assert [file.suffix for file in files] == [".pdf", ".svg", ".png", ".txt"]
+    assert all(file.stat().st_size > 100 for file in files)

@@ -1,0 +1,198 @@
+"""`dlbench bandwidth`, as a user sees it."""
+
+from __future__ import annotations
+
+import csv
+import json
+import re
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dlbench.cli.main import main
+
+Command = Callable[..., tuple[int, str, str]]
+PAPER = ["--mu", "225.714us", "--sigma", "130.736us"]
+SEE = "; see 'dlbench bandwidth --help'"
+
+
+@pytest.fixture
+def call(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Command:
+    """Run the command in an empty folder: exit code, stdout, stderr."""
+    monkeypatch.chdir(tmp_path)
+
+    def run(*arguments: str) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["dlbench", "bandwidth", *arguments])
+        with pytest.raises(SystemExit) as caught:
+            main()
+        output = capsys.readouterr()
+        return int(caught.value.code or 0), output.out, output.err
+
+    return run
+
+
+def rows(call: Command, *arguments: str, table: str = "bandwidth") -> list[dict[str, Any]]:
+    code, out, err = call(*arguments, "--json")
+    assert (code, err) == (0, "")
+    found: list[dict[str, Any]] = json.loads(out)[table]
+    return found
+
+
+def test_the_table_shows_the_law_with_units(call: Command) -> None:
+    code, out, err = call(*PAPER, "--topology", "ring", "--domain", "8,128")
+    assert (code, err) == (0, "")
+    lines = [line.split() for line in out.splitlines()]
+    assert ["#", "topology", "domain", "tax", "p", "q", "wait", "B*", "lower", "by", "note"] in lines
+    assert ["#", "[ms]", "[GB/s]", "[%]"] in lines
+    assert ["ring", "8", "Gumbel", "14", "1.75", "0.39180", "1017.2", "84.84"] in lines
+    assert ["ring", "128", "Gumbel", "254", "1.98438", "0.75427", "263.14", "37.26", "[1]"] in lines
+    assert ["ring", "128", "none", "254", "1.98438", "0.0000", "419.43", "0.00"] in lines
+
+
+def test_parameters_are_times_or_numbers_of_a_spread(call: Command) -> None:
+    times = rows(call, *PAPER, "--domain", "64")
+    numbers = rows(call, "--mu", "1.726487", "--sigma", "1", "--spread", "130.736us", "--domain", "64")
+    assert [row["bandwidth"] for row in numbers] == pytest.approx([row["bandwidth"] for row in times], rel=1e-6)
+
+
+@pytest.mark.parametrize(("written", "size"), [("2^20", 2**20), ("1MiB", 2**20), ("3kB", 3000), ("12", 12)])
+def test_a_message_is_a_power_or_has_a_unit(call: Command, written: str, size: int) -> None:
+    # Without a tax B* = q S / (p α) at 0.5: p = 10, α = 1 µs.
+    found = rows(call, "--message", written, "--alpha", "1us", "--topology", "10,1", "--domain", "8")
+    assert [row["bandwidth"] for row in found] == pytest.approx([size / 10e-6])
+
+
+def test_an_elasticity_may_have_its_sign(call: Command) -> None:
+    first, second = (rows(call, f"--elasticity={value}", "--domain", "8") for value in ("0.2", "-0.2"))
+    assert first == second
+
+
+def test_the_growth_of_flops_has_a_table_of_its_own(call: Command) -> None:
+    arguments = [*PAPER, "--block", "10.38ms", "--flops-factor", "1,2.2750253", "--topology", "connected"]
+    found = rows(call, *arguments, "--domain", "4096", table="flops")
+    values = {(row["tax"], round(row["flops_factor"], 2)): row["bandwidth"] / 1e9 for row in found}
+    assert values == pytest.approx(
+        {("none", 1.0): 450, ("none", 2.28): 1022.5, ("Gumbel", 1.0): 450, ("Gumbel", 2.28): 902.9}, abs=0.05
+    )
+
+
+def test_a_shape_makes_the_tail_a_gev(call: Command) -> None:
+    gumbel, gev = (rows(call, *PAPER, "--shape", shape, "--domain", "64")[1] for shape in ("0", "0.2"))
+    assert (gumbel["tax"], gev["tax"]) == ("Gumbel", "GEV")
+    assert gev["tau"] > gumbel["tau"]
+
+
+def test_tables_and_figures_are_written(call: Command) -> None:
+    code, out, _ = call(
+        *PAPER, "--block", "10ms", "--flops-factor", "2,4", "--csv", "tables", "--plots", "figures", "--domain", "8,64"
+    )
+    assert code == 0
+    assert sorted(path.name for path in Path("tables").iterdir()) == ["bandwidth.csv", "flops.csv"]
+    with Path("tables/bandwidth.csv").open(encoding="utf-8-sig") as file:
+        assert len(list(csv.DictReader(file))) == 3 * 2 * 2
+    figures = sorted(path.stem for path in Path("figures").iterdir())
+    assert sorted(set(figures)) == ["bandwidth", "bandwidth-flops"]
+    assert "# written    figures/bandwidth.svg" in out.splitlines()
+
+
+def fit(path: Path, **changes: Any) -> str:
+    """A document of `dlbench extremes --json`, cut to what the law takes of it."""
+    parameters = {"tail_location": 1.0, "tail_scale": 0.5, "tail_shape": 0.1, "spread_seconds": 1e-4}
+    row = {"source": "world", "distribution": "GEV", "group_size": 4, "block_seconds": 0.01, **parameters, **changes}
+    wait = {
+        "source": "world",
+        "distribution": "GEV",
+        "predicted_ranks": 8,
+        "tau": 1e-4,
+        "tau_low": 5e-5,
+        "tau_high": 3e-4,
+    }
+    path.write_text(json.dumps({"fits": [row], "predictions": [wait]}))
+    return str(path)
+
+
+def test_a_fit_gives_waits_with_intervals_and_the_block_time(call: Command, tmp_path: Path) -> None:
+    name = fit(tmp_path / "fit.json")
+    (_, row) = rows(call, "--from-fit", name, "--topology", "20,2", "--alpha", "5us")
+    volume = 2 * 2.0**28
+    ends = [row[f"bandwidth{end}"] for end in ("_low", "", "_high")]
+    assert ends == pytest.approx([volume / 400e-6, volume / 200e-6, volume / 150e-6])
+    (baseline, _) = rows(call, "--from-fit", name, "--topology", "20,2", "--flops-factor", "2", table="flops")
+    assert baseline["bandwidth"] / 450e9 == pytest.approx(0.0101 / 0.0051)
+
+
+def test_for_other_domains_a_fit_gives_waits_without_intervals(call: Command, tmp_path: Path) -> None:
+    name = fit(tmp_path / "fit.json")
+    found = rows(call, "--from-fit", name, "--domain", "8,16", "--topology", "ring")
+    assert [row["tau_low"] is None for row in found] == [False, False, False, True]
+    code, out, _ = call("--from-fit", name, "--domain", "8,16", "--topology", "ring")
+    assert code == 0
+    assert " low" not in next(line for line in out.splitlines() if line.startswith("# topology")).replace("lower", "")
+
+
+def test_a_group_is_chosen_where_a_fit_has_several(call: Command, tmp_path: Path) -> None:
+    name = fit(tmp_path / "fit.json")
+    document = json.loads(Path(name).read_text())
+    document["fits"].append(document["fits"][0] | {"source": "tensor", "tail_scale": 5.0})
+    Path(name).write_text(json.dumps(document))
+    said = f"dlbench: {name}: not one fit; choose one of its groups with --source: world, tensor\n"
+    assert call("--from-fit", name) == (2, "", said)
+    world, tensor = (rows(call, "--from-fit", name, "--source", s, "--domain", "64")[1] for s in ("world", "tensor"))
+    assert tensor["tau"] > world["tau"]
+    said = f"dlbench: {name}: not one fit of 'pipeline'; its groups are world, tensor\n"
+    assert call("--from-fit", name, "--source", "pipeline") == (2, "", said)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--elasticity", "2"], "elasticity 2 is impossible; give one between 0 and 1, e.g. 0.5"),
+        (["--mu", "1"], "--mu alone is no tail; give --mu and --sigma, or --from-fit"),
+        (["--spread", "1ms"], "--spread alone is no tail; give --mu and --sigma, or --from-fit"),
+        (["--topology", "rnig"], "unknown topology 'rnig'; did you mean ring?"),
+        (
+            ["--topology", "5"],
+            "unknown topology '5'; there are ring, torus, connected, and P,Q such as 2,1.97",
+        ),
+        ([*PAPER, "--shape", "1"], "a tail of shape 1 has no mean, so no tax follows; ξ must be below 1"),
+        (
+            [*PAPER, "--domain", "2"],
+            "a domain of 2 ranks is smaller than the groups of 4 that the tail was fitted to",
+        ),
+        (["--flops-factor", "2"], "--flops-factor needs the mean block time; give --block, e.g. --block 10ms"),
+        (["--source", "world"], "--source chooses a group of --from-fit; name its file"),
+        (["--from-fit", "fit.json", *PAPER], "--mu contradicts --from-fit, whose file has it; leave one out"),
+        (
+            ["--from-fit", "nowhere.json"],
+            "nowhere.json: cannot be read: No such file or directory; write it with dlbench extremes --json",
+        ),
+        (
+            ["--alpha", "5"],
+            f"argument --alpha: expected a time above 0 with a unit of s, ms, us, µs, ns, found '5'{SEE}",
+        ),
+        (
+            ["--domain", "x"],
+            f"argument --domain: expected numbers of ranks of 2 or more, such as 8,16,128, found 'x'{SEE}",
+        ),
+        (["--sigam", "1"], f"unknown option --sigam, did you mean --sigma?{SEE}"),
+    ],
+)
+def test_a_wrong_option_is_one_line(call: Command, arguments: list[str], said: str) -> None:
+    assert call(*arguments) == (2, "", f"dlbench: {said}\n")
+
+
+@pytest.mark.parametrize("text", ["{", "[]", '{"fits": [{}], "predictions": []}', "\x00"])
+def test_a_file_that_is_no_fit_is_one_line(call: Command, text: str) -> None:
+    Path("fit.json").write_text(text)
+    code, out, err = call("--from-fit", "fit.json")
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert re.match("dlbench: fit.json: no output of dlbench extremes --json: ", err)
+
+
+def test_help_has_examples(call: Command) -> None:
+    code, out, _ = call("--help")
+    assert code == 0
+    assert "dlbench bandwidth --from-fit fit.json --topology ring" in out
