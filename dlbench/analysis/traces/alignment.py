@@ -37,6 +37,8 @@ class Alignment:
     """What could be aligned, and what could not."""
 
     groups: tuple[Collectives, ...]
+    kernels: tuple[NDArray[np.int64], ...]
+    """Per group, shape (collectives, ranks): place of each among the communication kernels of the rank."""
     refused: tuple[str, ...]
     """Why a group is not among `groups`, one line each."""
     notes: tuple[str, ...]
@@ -91,6 +93,7 @@ def align(traces: Sequence[RankedTrace], *, tolerance: float = TOLERANCE) -> Ali
     """
     origin = min((int(each.communication.start[0]) for each in traces if len(each.communication.start)), default=0)
     groups: list[Collectives] = []
+    kernels: list[NDArray[np.int64]] = []
     refused: list[str] = []
     notes = _messages_left_out(traces)
     for label, key, members in _groups(traces):
@@ -101,10 +104,15 @@ def align(traces: Sequence[RankedTrace], *, tolerance: float = TOLERANCE) -> Ali
             if disagreement := pairing.disagreement(tolerance):
                 raise _Refused(disagreement)
             groups.append(_collectives(label, aligned, pairing))
+            kernels.append(np.stack([member.rows for member in aligned], axis=1))
         except _Refused as reason:
             refused.append(f"{label}: {reason}")
     return Alignment(
-        groups=tuple(groups), refused=tuple(map(one_line, refused)), notes=tuple(map(one_line, notes)), origin=origin
+        groups=tuple(groups),
+        kernels=tuple(kernels),
+        refused=tuple(map(one_line, refused)),
+        notes=tuple(map(one_line, notes)),
+        origin=origin,
     )
 
 

@@ -30,7 +30,11 @@ def read_ranks(paths: Sequence[Path], patterns: Sequence[str] = ()) -> tuple[lis
     or two are of one rank.
     """
     kernels = CommunicationKernels(patterns)
-    traces = [communication(path, kernels) for path in paths]
+    return by_rank([communication(path, kernels) for path in paths])
+
+
+def by_rank(traces: Sequence[Communication]) -> tuple[list[RankedTrace], list[str]]:
+    """The same of traces that are read."""
     notes = [note for trace in traces for note in trace.notes]
     ranked: dict[int, Communication] = {}
     for place, trace in enumerate(traces):

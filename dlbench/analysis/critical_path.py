@@ -1,0 +1,117 @@
+"""Why the last rank came late: its critical path to a collective, beside that of the rank that came first.
+
+A path leads from the entry of a rank back in time, always to what was over last of all that had to be over. Both paths
+of a collective end at the last one before it that they have in common, so they cover the same window: what the one is
+longer by is the tax. What happened on the path of the slow rank is compared with what has the same name and number on
+that of the fast one, or with nothing where that has none; the largest difference is the culprit.
+
+Time on a path that nothing covers is idle. It belongs to what follows it, but explains nothing: where it is much, the
+path may have missed a dependency, however well the lengths of the paths agree with the tax. They do so by construction
+where ranks leave the earlier collective together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+FEWEST = 2
+"""Collectives that a coefficient of determination needs."""
+
+
+class Part(NamedTuple):
+    """Something on a path."""
+
+    what: int
+    """Number of its name and kind, the same on all ranks."""
+    occurrence: int
+    """How many of these the rank had begun before, from where the window begins."""
+    idle: bool = False
+    """Whether it is the idle time before."""
+
+
+@dataclass(frozen=True, slots=True)
+class Path:
+    """What a rank's path to a collective consists of."""
+
+    seconds: Mapping[Part, float]
+    """What each part adds to the path's length."""
+    ranks: Mapping[Part, int] = field(default_factory=dict)
+    """Rank of each part, where paths lead over several."""
+
+    @property
+    def length(self) -> float:
+        """Seconds."""
+        return sum(self.seconds.values())
+
+    @property
+    def idle(self) -> float:
+        """Seconds that nothing covers."""
+        return sum(seconds for part, seconds in self.seconds.items() if part.idle)
+
+
+class Blame(NamedTuple):
+    """The part that makes the most of the difference between two paths."""
+
+    part: Part
+    seconds: float
+
+
+def blame(slow: Path, fast: Path) -> Blame | None:
+    """The culprit on the slow path, None where nothing on it took longer; of equals the one nearest the collective."""
+    best = None
+    for part, seconds in slow.seconds.items():
+        difference = seconds - fast.seconds.get(part, 0.0)
+        if difference > (best.seconds if best else 0.0):
+            best = Blame(part, difference)
+    return best
+
+
+class Culprit(NamedTuple):
+    """What made the last rank late in a collective."""
+
+    name: str = ""
+    """"" where there is none."""
+    kind: str = ""
+    """Its class."""
+    rank: int = -1
+    idle: bool = False
+    """Whether it is the idle time before what is named."""
+    seconds: float = 0.0
+    """By how much it took longer than on the first rank."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Explained:
+    """What the paths say of the collectives of a group. Arrays have shape (collectives,), in seconds."""
+
+    predicted: NDArray[np.float64]
+    """Length of the last rank's path − that of the first; NaN where they have no window in common."""
+    gap: NDArray[np.float64]
+    """Of that, idle time that no event covers."""
+    window: NDArray[np.float64]
+    """Length of the last rank's path."""
+    culprits: Sequence[Culprit]
+
+
+def explained(pairs: Sequence[tuple[Path, Path] | None], culprits: Sequence[Culprit]) -> Explained:
+    """Of the slow and fast path of each collective, None where there are none, and its culprit."""
+    measures = np.full((3, len(pairs)), np.nan)
+    for index, pair in enumerate(pairs):
+        if pair is not None:
+            slow, fast = pair
+            measures[:, index] = slow.length - fast.length, slow.idle - fast.idle, slow.length
+    predicted, gap, window = measures
+    return Explained(predicted=predicted, gap=gap, window=window, culprits=culprits)
+
+
+def determination(measured: NDArray[np.float64], predicted: NDArray[np.float64]) -> float:
+    """R² of `predicted` itself, not of a line through it: 1 − Σ(m − p)² / Σ(m − mean)²; NaN where that is none."""
+    known = np.isfinite(predicted)
+    measured, predicted = measured[known], predicted[known]
+    spread = float(np.sum((measured - measured.mean()) ** 2)) if len(measured) >= FEWEST else 0.0
+    return 1.0 - float(np.sum((measured - predicted) ** 2)) / spread if spread else float("nan")
