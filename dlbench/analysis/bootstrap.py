@@ -70,13 +70,14 @@ def ratio(numerator: Samples, denominator: Samples, seed: int) -> Estimate:
 def ratio_of_sums(part: Samples, whole: Samples, seed: int) -> Estimate:
     """Sum of `part` ÷ sum of `whole`, two numbers of the same iterations, resampled together.
 
-    No interval below 6 iterations, NaN of none or where the whole is 0. The samples of the whole are not negative.
+    No interval below 6 iterations or where a sample of the whole is 0, NaN of none or where all are. No sample of the
+    whole is negative.
     """
     total = float(whole.values.sum())
     if not total:
         return Estimate(math.nan)
     value = float(part.values.sum()) / total
-    if len(whole.values) < FEWEST_SAMPLES:
+    if len(whole.values) < FEWEST_SAMPLES or not whole.values.all():
         return Estimate(value)
     blocks = [
         (weights @ part.values) / (weights @ whole.values) for weights in _weights(whole.lengths, seed, _NUMERATOR)

@@ -24,6 +24,10 @@ from dlbench.records.reader import OpsReader, Record, UnreadableRecord, read, re
 from dlbench.records.schema import DTYPE_BYTES, Iteration, OpEntry
 
 _NO_COLLECTIVE = frozenset({"compute", "wait", "send", "recv"})
+_FARTHEST = 1e7
+"""Seconds from the begin of an iteration: a third of a year."""
+_MOST_ELEMENTS = 2**60
+"""Sizes in bytes have 64 bits."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -85,7 +89,7 @@ def recorded_collectives(
         array = ops[number]
         errors.append(_clock_error(record, line))
         for place, parts in zip(places, times, strict=True):
-            parts.append(_finite(place.times(array), ops, line))
+            parts.append(_checked(place.times(array), ops, line))
         if progress is not None:
             progress(done, len(measured))
     indices = [line.index for _, line in measured]
@@ -131,9 +135,14 @@ def _clock_error(record: Record, line: Iteration) -> list[float]:
     return clock.error(line.start)
 
 
-def _finite(times: NDArray[np.float64], ops: OpsReader, line: Iteration) -> NDArray[np.float64]:
-    if not np.isfinite(times).all():
-        raise UnreadableRecord(ops.path, f"iteration {line.index}: a collective has no times")
+def _checked(times: NDArray[np.float64], ops: OpsReader, line: Iteration) -> NDArray[np.float64]:
+    """The times, shape (3, collectives, ranks). Raises `UnreadableRecord` where no clock can have shown them."""
+    # NaN is not close to anything, either.
+    if not (np.abs(times - line.start) < _FARTHEST).all():
+        where = f"iteration {line.index}: a collective"
+        raise UnreadableRecord(ops.path, f"{where} has no times, or times months from those of the iteration")
+    if (times[1] < times[0]).any():
+        raise UnreadableRecord(ops.path, f"iteration {line.index}: a collective ends before it begins")
     return times
 
 
@@ -163,6 +172,10 @@ def _performed(path: Path, programs: Programs, ranks: list[int]) -> dict[str, li
                 continue
             if not entry.blocking and number not in ends:
                 raise UnreadableRecord(path, f"op {number} of rank {rank} starts a collective that no wait completes")
+            if abs(entry.elements) >= _MOST_ELEMENTS:
+                raise UnreadableRecord(
+                    path, f"op {number} of rank {rank} has {entry.elements} elements: no message has"
+                )
             end = number if entry.blocking else ends[number]
             found.setdefault(one_line(communication_class(entry)), []).append(_Performed(entry, number, end))
     return found

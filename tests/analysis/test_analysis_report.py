@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from builder import end, header, iterations, write_lines, write_run
 from matplotlib.figure import Figure
+from ops_builder import arrivals, collective, table_of, write_taxed
 
 from dlbench import __version__
 from dlbench.analysis import report
@@ -270,3 +271,28 @@ def test_the_same_campaign_gives_the_same_page_but_for_its_date(folder: Path) ->
     dated = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d UTC")
     first, second = (dated.sub("", render(results, title="t", command="c")) for _ in range(2))
     assert first == second
+
+
+def test_runs_with_ops_show_their_tax_and_who_caused_it(tmp_path: Path) -> None:
+    program = table_of(range(4), collective("gradient"))
+    write_taxed(tmp_path, [arrivals(0.0, 0.0, 0.25, 0.0)] * 8, program, name="taxed")
+    page = page_of(tmp_path)
+    assert {"tax", "groups", "stragglers", "largest"} <= {element.get("id") for element in page.attributes("section")}
+    assert "allreduce/world world 0-3 8 8 250000" in page.text
+    assert "Distribution of the synchronisation tax" in page.text
+    assert "a rank is a straggler only where it came later than every other" in page.text
+    assert page.crossed == []
+
+
+def test_runs_without_ops_have_no_section_on_the_tax(tmp_path: Path) -> None:
+    write_run(tmp_path, "bare", [[1.0, 1.0]] * 6)
+    page = page_of(tmp_path)
+    assert "tax" not in {element.get("id") for element in page.attributes("section")}
+    assert "recorded no ops" not in page.text
+
+
+def test_damaged_ops_are_told_at_the_top(tmp_path: Path) -> None:
+    program = table_of(range(4), collective("gradient"))
+    write_taxed(tmp_path, [arrivals(0.0, 0.0, 0.25, 0.0)], program, name="taxed")
+    (tmp_path / "taxed.ops.npy").write_bytes(b"no arrays" * 100)
+    assert "taxed.ops.npy: holds no arrays of numpy.save" in page_of(tmp_path).text

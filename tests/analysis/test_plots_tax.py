@@ -132,6 +132,13 @@ def test_runs_without_ops_have_neither_figure(tmp_path: Path) -> None:
         ]
 
 
+def test_why_damaged_ops_are_not_drawn_is_said(tmp_path: Path) -> None:
+    ops = write_taxed(tmp_path, [late(0, 0.1)], ONE).with_suffix(".ops.npy")
+    ops.write_bytes(b"no arrays" * 100)
+    (left_out,) = drawing_of(tmp_path, "tax").left_out
+    assert left_out.reason.endswith(f"; left out of the tax: {ops}: holds no arrays of numpy.save")
+
+
 def test_traces_are_drawn_collective_by_collective(tmp_path: Path) -> None:
     program = [Collective("allreduce", Group("0", (0, 1), "mesh_dp"))] * 3
     kernels = run(program, [{0: 1_000, 1: 1_000}] * 3, {(1, 2): 30_000})

@@ -113,8 +113,8 @@ def test_the_error_is_that_of_the_clock_in_force(tmp_path: Path) -> None:
 
 
 def test_a_time_far_from_zero_has_fewer_digits(tmp_path: Path) -> None:
-    path = write_taxed(tmp_path, [arrivals(2.0**30, 2.0**30, leave=2.0**30 + 1)], table_of([0, 1], collective("x")))
-    assert only(path).collectives.error.tolist() == [[2.0**-22, 2.0**-22]]  # 53 bits
+    path = write_taxed(tmp_path, [arrivals(2.0**23, 2.0**23, leave=2.0**23 + 1)], table_of([0, 1], collective("x")))
+    assert only(path).collectives.error.tolist() == [[2.0**-29, 2.0**-29]]  # 53 bits
 
 
 def test_what_a_killed_run_left_unfinished_is_noted(tmp_path: Path) -> None:
@@ -152,7 +152,20 @@ def test_progress_counts_the_measured_iterations(tmp_path: Path) -> None:
             table_of([0, 1], collective("a")),
             [[(0, 1)], [(float("nan"), 1)]],
             {},
-            "iteration 0: a collective has no times",
+            "iteration 0: a collective has no times, or times months from those of the iteration",
+        ),
+        (table_of([0, 1], collective("a")), [[(0, 1)], [(0, 1e300)]], {}, "iteration 0: a collective has no times, or"),
+        (
+            table_of([0, 1], collective("a")),
+            [[(0, 1)], [(2, 1)]],
+            {},
+            "iteration 0: a collective ends before it begins",
+        ),
+        (
+            table_of([0, 1], collective("a", elements=2**62)),
+            [[(0, 1)]] * 2,
+            {},
+            "op 0 of rank 0 has 4611686018427387904 elements: no message has",
         ),
         (
             table_of([0, 1], collective("a", scope="tensor")),

@@ -262,6 +262,13 @@ def test_a_ratio_that_is_the_same_in_all_iterations_has_no_width() -> None:
     assert np.isnan(ratio_of_sums(Samples(whole * 0, (8,)), Samples(whole * 0, (8,)), seed=0).value)
 
 
+def test_a_ratio_whose_whole_can_be_nothing_has_no_interval() -> None:
+    whole = np.array([1.0, 0, 0, 0, 0, 0, 0])
+    found = ratio_of_sums(Samples(whole / 2, (7,)), Samples(whole, (7,)), seed=0)
+    assert found.value == 0.5
+    assert np.isnan(found.low)
+
+
 def test_the_interval_of_a_ratio_holds_what_resamples_of_the_pairs_give() -> None:
     generator = np.random.default_rng(0)
     whole = generator.uniform(1, 2, 40)

@@ -37,7 +37,7 @@ _MOST_NARROW = 32
 def draw(taxes: Taxes) -> Drawing:
     """A panel per configuration with the distribution of tau_range in each communication class."""
     if not len(taxes.collectives):
-        return Drawing(left_out=[LeftOut(NAME, _NO_OPS)])
+        return Drawing(left_out=[LeftOut(NAME, _why_not(taxes))])
     rows = [
         {"run": run, "name": name, "seconds": part["tau_range"].to_numpy(), "error": part["uncertainty"].to_numpy()}
         for (run, name), part in taxes.collectives.groupby(["run", "name"], sort=False)
@@ -59,7 +59,7 @@ def draw(taxes: Taxes) -> Drawing:
 def draw_map(taxes: Taxes) -> Drawing:
     """A panel per configuration and class: the wait of each rank in each collective."""
     if not len(taxes.collectives):
-        return Drawing(left_out=[LeftOut(MAP, _NO_OPS)])
+        return Drawing(left_out=[LeftOut(MAP, _why_not(taxes))])
     maps = _Maps(taxes)
     chosen = maps.chosen()
     family = Family(
@@ -78,6 +78,11 @@ def draw_map(taxes: Taxes) -> Drawing:
         Panel(f"{panel.title} · {panel.rows['name'].iloc[0]}".removeprefix(" · "), panel.rows) for panel in by_class
     ]
     return lay_out(family, titled)
+
+
+def _why_not(taxes: Taxes) -> str:
+    """Why there are no collectives: runs that recorded ops have told."""
+    return "; ".join([_NO_OPS, *(taxes.notes if len(taxes.runs) else ())])
 
 
 def _panels(taxes: Taxes, rows: pd.DataFrame, within: Sequence[str]) -> list[Panel]:
