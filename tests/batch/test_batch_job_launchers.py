@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -66,6 +67,8 @@ def sleeping(name: str) -> Iterator[subprocess.Popen[bytes]]:
     """A process of a run."""
     process = subprocess.Popen(["sleep", "60"], env={**os.environ, MARK_VARIABLE: name}, start_new_session=True)
     try:
+        while not Path(f"/proc/{process.pid}/environ").read_bytes():  # a program that has only begun has none yet
+            time.sleep(0.001)
         yield process
     finally:
         process.kill()
