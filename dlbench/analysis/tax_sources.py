@@ -12,7 +12,9 @@ from dlbench.analysis.recorded_collectives import recorded_collectives
 from dlbench.analysis.sync_tax import GroupTax, arrival_tax, duration_tax
 from dlbench.analysis.taxes import Taxes
 from dlbench.analysis.traces.alignment import TOLERANCE, align
-from dlbench.analysis.traces.ranks import read_ranks
+from dlbench.analysis.traces.communication import communication
+from dlbench.analysis.traces.kernels import CommunicationKernels
+from dlbench.analysis.traces.ranks import by_rank
 from dlbench.errors import RecordError
 from dlbench.records.reader import UnreadableRecord
 
@@ -57,13 +59,25 @@ def require_tax(taxes: Taxes) -> Taxes:
 
 
 def tax_of_traces(
-    paths: Sequence[Path], *, seed: int, tolerance: float = TOLERANCE, patterns: Sequence[str] = ()
+    paths: Sequence[Path],
+    *,
+    seed: int,
+    tolerance: float = TOLERANCE,
+    patterns: Sequence[str] = (),
+    progress: Progress | None = None,
 ) -> Taxes:
-    """The tax of a job's Kineto traces, one file per rank; arguments as of `align` and `read_ranks`.
+    """The tax of a job's Kineto traces, one file per rank; arguments as of `align` and `CommunicationKernels`.
 
-    Raises `UserError` where a file is no trace, or no group can be compared.
+    `progress` is called with the traces that are read and those that there are. Raises `UserError` where a file is no
+    trace, or no group can be compared.
     """
-    traces, notes = read_ranks(paths, patterns)
+    kernels = CommunicationKernels(patterns)
+    read = []
+    for done, path in enumerate(paths, start=1):
+        read.append(communication(path, kernels))
+        if progress is not None:
+            progress(done, len(paths))
+    traces, notes = by_rank(read)
     alignment = align(traces, tolerance=tolerance).require_groups()
     return Taxes(
         groups=[duration_tax(collectives) for collectives in alignment.groups],

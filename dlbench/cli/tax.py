@@ -91,7 +91,10 @@ def _load(arguments: argparse.Namespace) -> Taxes:
     check_kind(arguments, bool(traces))
     if traces:
         tolerance = tolerance_seconds(arguments, TOLERANCE)
-        taxes = tax_of_traces(traces, seed=arguments.seed, tolerance=tolerance, patterns=arguments.kernel)
+        with progress_shown("traces") as progress:
+            taxes = tax_of_traces(
+                traces, seed=arguments.seed, tolerance=tolerance, patterns=arguments.kernel, progress=progress
+            )
     else:
         campaign = load_results(arguments.inputs, arguments, "tax")
         with progress_shown("iterations") as progress:

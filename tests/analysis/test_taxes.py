@@ -225,7 +225,9 @@ def test_traces_have_the_tax_and_the_stragglers_that_were_written(tmp_path: Path
     program = [Collective("allreduce", Group("0", (0, 1, 2, 3), "mesh_dp"))] * 8
     compute = [dict.fromkeys(range(4), 300_000)] * 8
     paths = write_run(tmp_path, run(program, compute, {(2, index): 40_000 for index in range(8)}))
-    taxes = tax_of_traces(paths, seed=0)
+    seen: list[tuple[int, int]] = []
+    taxes = tax_of_traces(paths, seed=0, progress=lambda done, total: seen.append((done, total)))
+    assert seen == [(1, 4), (2, 4), (3, 4), (4, 4)]
     (row,) = taxes.by_group.itertuples()
     assert (row.name, row.group, row.iterations, row.straggler, row.known) == (
         *("allreduce/mesh_dp", "mesh_dp (0-3)"),
