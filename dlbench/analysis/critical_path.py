@@ -12,6 +12,7 @@ where ranks leave the earlier collective together.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -19,8 +20,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-FEWEST = 2
-"""Collectives that a coefficient of determination needs."""
+_RESOLUTION = 1e-9
+"""Seconds: what differs by less is the same."""
 
 
 class Part(NamedTuple):
@@ -110,8 +111,9 @@ def explained(pairs: Sequence[tuple[Path, Path] | None], culprits: Sequence[Culp
 
 
 def determination(measured: NDArray[np.float64], predicted: NDArray[np.float64]) -> float:
-    """R² of `predicted` itself, not of a line through it: 1 − Σ(m − p)² / Σ(m − mean)²; NaN where that is none."""
+    """R² of `predicted` itself, not of a line through it: 1 − Σ(m − p)² / Σ(m − mean)²; NaN where m is constant."""
     known = np.isfinite(predicted)
     measured, predicted = measured[known], predicted[known]
-    spread = float(np.sum((measured - measured.mean()) ** 2)) if len(measured) >= FEWEST else 0.0
-    return 1.0 - float(np.sum((measured - predicted) ** 2)) / spread if spread else float("nan")
+    if not len(measured) or np.ptp(measured) < _RESOLUTION:
+        return math.nan
+    return 1.0 - float(np.sum((measured - predicted) ** 2) / np.sum((measured - measured.mean()) ** 2))

@@ -5,16 +5,19 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from itertools import islice
+from pathlib import Path as File
 from typing import NamedTuple
 
 import numpy as np
 
 from dlbench.analysis.critical_path import Culprit, Explained, Path, blame, explained
 from dlbench.analysis.culprits import COMMUNICATION, CulpritClasses
-from dlbench.analysis.traces.alignment import TOLERANCE, Alignment
+from dlbench.analysis.traces.alignment import TOLERANCE, Alignment, align
 from dlbench.analysis.traces.collectives import Collectives, in_time
 from dlbench.analysis.traces.communication import Codes
-from dlbench.analysis.traces.graph import Graph, Kind
+from dlbench.analysis.traces.graph import Graph, Kind, graph
+from dlbench.analysis.traces.kernels import CommunicationKernels
+from dlbench.analysis.traces.ranks import by_rank
 from dlbench.analysis.traces.threads import NONE
 
 _FARTHEST = 8
@@ -144,3 +147,25 @@ class TracePaths:
 
     def _class(self, kind: Kind) -> str:
         return COMMUNICATION if kind.on == "communication" else self._classes.of(kind.name, kind.on)
+
+
+def explain(
+    files: Sequence[File],
+    *,
+    tolerance: float = TOLERANCE,
+    patterns: Sequence[str] = (),
+    classes: CulpritClasses | None = None,
+) -> tuple[Alignment, list[Explained], list[str]]:
+    """Align the traces of a job, one file per rank, and explain the collectives of each group; and notes.
+
+    `tolerance` and `patterns` as of `align` and `read_ranks`. Raises `UserError` where a file is no trace, or no group
+    can be compared.
+    """
+    kernels = CommunicationKernels(patterns)
+    kinds: Codes[Kind] = Codes()
+    graphs = {file: graph(file, kernels, kinds) for file in files}
+    traces, notes = by_rank([each.communication for each in graphs.values()])
+    alignment = align(traces, tolerance=tolerance).require_groups()
+    by_number = {trace.rank: graphs[trace.communication.path] for trace in traces}
+    paths = TracePaths(alignment, by_number, kinds, classes or CulpritClasses(), tolerance)
+    return alignment, paths.explained(), notes
