@@ -16,7 +16,7 @@ from dlbench.errors import OptionError, UserError
 
 PAPER_BLOCKS = (2, 4)
 """Nodes per block of the paper's classes."""
-PATTERN = r"^(intra-l1|(intra|inter)-group(-same-l1-([2-9]|[1-9][0-9]+))?)$"
+PATTERN = r"^(intra-l1|(intra|inter)-group(-same-l1-([2-9]|[1-9][0-9]+))?)\Z"
 """Names of the classes."""
 
 LOWEST, HIGHEST = 1.0, 3.0

@@ -29,6 +29,10 @@ LARGEST_YAML = 5_000_000
 ClassName: TypeAlias = Annotated[
     str, Meta(pattern=PATTERN, description="a placement class such as intra-l1 or inter-group-same-l1-2")
 ]
+FileName: TypeAlias = Annotated[
+    str, Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._+-]*\Z", description="a name of letters, digits and ._+-")
+]
+"""Names of experiments and jobs become those of folders, files and steps."""
 Option: TypeAlias = Annotated[str | bool | int | float, Meta(description="text, a number, true or false")]
 Score: TypeAlias = Annotated[float, Meta(ge=0, description="a number >= 0")]
 Version: TypeAlias = Annotated[int, Meta(ge=VERSION, le=VERSION, description=f"the version {VERSION}")]
@@ -37,7 +41,7 @@ Version: TypeAlias = Annotated[int, Meta(ge=VERSION, le=VERSION, description=f"t
 class Job(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One run of a strategy."""
 
-    name: Text
+    name: FileName
     strategy: Text
     model: Text
     """Name or path of the model."""
@@ -54,7 +58,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
 class Experiment(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Jobs that run at the same time, or one that runs alone."""
 
-    name: Text
+    name: FileName
     kind: Literal["concurrent", "baseline"]
     timeout_seconds: Positive
     """When jobs are no longer started again, and those that have run are ended."""

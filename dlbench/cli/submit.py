@@ -48,7 +48,13 @@ def register(app: typer.Typer) -> None:
 
 def submit(argv: Sequence[str]) -> int:
     """Do what the command line asks for; exit code. Raises `UserError`."""
-    from dlbench.slurm.campaign import Campaign, find_campaign, locked, start_campaign  # noqa: PLC0415 - NumPy, YAML
+    from dlbench.slurm.campaign import (  # noqa: PLC0415 - NumPy, YAML
+        Campaign,
+        find_campaign,
+        locked,
+        make_folder,
+        start_campaign,
+    )
     from dlbench.slurm.planning import is_here  # noqa: PLC0415
     from dlbench.slurm.settings import NAMES, load_settings  # noqa: PLC0415
     from dlbench.specs import load_system  # noqa: PLC0415
@@ -64,7 +70,7 @@ def submit(argv: Sequence[str]) -> int:
     plan = campaign.plan if campaign else design_plan(request, system, settings.partition, settings.reservation)
     if not is_here(system):
         _check(Campaign(folder, request, plan), system, settings, dry_run=arguments.dry_run)
-    folder.mkdir(parents=True, exist_ok=True)
+    make_folder(folder)
     with locked(folder) as lock:
         campaign = find_campaign(folder, request) or start_campaign(folder, request, plan)
         _describe(campaign)

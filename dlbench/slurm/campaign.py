@@ -137,6 +137,8 @@ def find_campaign(folder: Path, request: Request) -> Campaign | None:
     Raises `UserError` for a folder with another campaign, with what differs, or with anything else in it.
     """
     path = folder / REQUEST_FILE
+    if folder.exists() and not folder.is_dir():
+        raise OptionError(f"-o {folder}: is no folder; use another name")
     if not path.exists():
         entries = sorted(entry.name for entry in folder.iterdir()) if folder.exists() else []
         if strangers := [name for name in entries if name not in {LOCK_FILE, *PLAN_FILES}]:
@@ -148,6 +150,14 @@ def find_campaign(folder: Path, request: Request) -> Campaign | None:
             "use another folder with -o, or the same options"
         )
     return open_campaign(folder)
+
+
+def make_folder(folder: Path) -> None:
+    """The folder of a campaign, if it is not there yet. Raises `OptionError` where it cannot be."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise OptionError(f"-o {folder}: {(error.strerror or str(error)).lower()}; use another folder") from None
 
 
 def start_campaign(folder: Path, request: Request, plan: Plan) -> Campaign:

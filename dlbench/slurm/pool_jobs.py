@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -26,8 +25,6 @@ from dlbench.specs import SystemSpec, load_system
 EXPERIMENT_FILE = "experiment.yaml"
 RESULTS = "results"
 LOGS = "logs"
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]*")
-"""Names of jobs become those of files and steps."""
 _GRACE_SHARE = 0.8
 """Part of the pool's grace in which a run must finish its iteration; in the rest it ends."""
 
@@ -81,11 +78,6 @@ def load_experiment(folder: Path, environment: Mapping[str, str], grace_seconds:
     if len(plan.experiments) != 1:
         raise SpecError(f"{folder / EXPERIMENT_FILE}: expected one experiment, found {len(plan.experiments)}")
     (experiment,) = plan.experiments
-    for job in experiment.jobs:
-        if not _NAME.fullmatch(job.name):
-            raise SpecError(
-                f"{folder / EXPERIMENT_FILE}: job {job.name!r}: expected a name of letters, digits and ._+-"
-            )
     system = _system(plan.system)
     scheduler = system.scheduler if system else None
     preparation = _Preparation(

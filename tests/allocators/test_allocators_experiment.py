@@ -109,11 +109,11 @@ text = st.text(st.characters(blacklist_categories=["Cs", "Cc"], max_codepoint=0x
 
 @given(text, st.dictionaries(text, st.one_of(text, st.integers(-(10**6), 10**6), st.floats(-1e9, 1e9)), max_size=3))
 @settings(max_examples=60, deadline=None)
-def test_names_and_options_of_any_kind_survive(
-    tmp_path_factory: pytest.TempPathFactory, name: str, options: dict[str, Any]
+def test_models_and_options_of_any_kind_survive(
+    tmp_path_factory: pytest.TempPathFactory, model: str, options: dict[str, Any]
 ) -> None:
     folder = tmp_path_factory.mktemp("plans")
-    written = plan(experiment(job(name, options=options)))
+    written = plan(experiment(msgspec.structs.replace(job(options=options), model=model)))
     for suffix in (".yaml", ".json"):
         write_plan(written, folder / f"plan{suffix}")
         assert read_plan(folder / f"plan{suffix}") == written
@@ -138,12 +138,25 @@ def content(path: str = "", value: object = None) -> dict[str, Any]:
 
 
 FAULTS = [
+    *(
+        (path, name, f"at {place}.name: expected a name of letters, digits and ._+-, found ")
+        for path, place in (
+            ("experiments.0.name", "experiments[0]"),
+            ("experiments.0.jobs.1.name", "experiments[0].jobs[1]"),
+        )
+        for name in ("../mix", "a/b", "-a", ".a", "a b", "mix\n")
+    ),
     ("system", None, "at system: missing; expected text"),
     ("version", 2, "at version: expected the version 1, found 2"),
     ("sytem", "x", "at sytem: unknown key 'sytem'; did you mean 'system'? valid: version, system, mode, seed, gpus, "),
     ("mode", "fast", 'at mode: expected one of reserved, queue, found "fast"'),
     ("experiments.0.jobs.1.node", ["n3"], "at experiments[0].jobs[1].node: unknown key 'node'; did you mean 'nodes'?"),
     ("experiments.0.jobs.1.gpus", 0, "at experiments[0].jobs[1].gpus: expected an integer >= 1, found 0"),
+    (
+        "experiments.0.jobs.1.placement",
+        "intra-l1\n",
+        "at experiments[0].jobs[1].placement: expected a placement class such as intra-l1 or inter-group-same-l1-2, ",
+    ),
     (
         "experiments.0.jobs.1.placement",
         "intra-l2",

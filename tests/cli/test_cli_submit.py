@@ -178,6 +178,15 @@ def test_what_is_wrong_is_said_in_one_line(
     assert list(Path().iterdir()) == []
 
 
+@pytest.mark.parametrize(
+    ("folder", "message"),
+    [("file", "-o file: is no folder; use another name"), ("/proc/none/c", "-o /proc/none/c: no such file or dir")],
+)
+def test_a_folder_that_cannot_be_one_is_refused(dlbench: Any, folder: str, message: str) -> None:
+    Path("file").touch()
+    assert message in complaint(dlbench("--system=local", "--pattern=tier", "-o", folder))
+
+
 def test_a_machine_without_slurm_runs_its_experiments_here_and_goes_on_where_it_stopped(
     dlbench: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
