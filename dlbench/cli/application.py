@@ -35,6 +35,8 @@ from dlbench.errors import DlbenchError
 from dlbench.runtime.streams import say
 
 USAGE_ERROR = 2
+CLOSED_PIPE = 141
+"""As of a program that SIGPIPE ends; 1 would pass for a failed run, or for a slower configuration."""
 
 UsageError: Any = typer.BadParameter.__mro__[1]
 """Base of the errors of typer's parser, which has moved between packages."""
@@ -56,16 +58,21 @@ def _outcome(command: Callable[[], object]) -> int:
         return _fail(f"{error.format_message()} see 'dlbench --help'", USAGE_ERROR)
     except typer.Abort:
         return INTERRUPTED
+    except BrokenPipeError:
+        _discard_output()
+        return CLOSED_PIPE
     except OSError as error:
         _discard_output()
-        return 1 if isinstance(error, BrokenPipeError) else _fail(str(error), 1)
+        return _fail(f"the output cannot be written: {error.strerror or error}", USAGE_ERROR)
     return code if isinstance(code, int) else 0
 
 
 def _code(command: Callable[[], object]) -> object:
     try:
         return command()
-    except SystemExit as leave:  # argparse, having printed help
+    except SystemExit as leave:  # argparse, having printed help; typer, where nobody reads any more
+        if isinstance(leave.__context__, BrokenPipeError):
+            raise leave.__context__ from None
         return leave.code
 
 
