@@ -12,7 +12,7 @@ intervals; those by maximum likelihood stand beside them. How far the prediction
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, TypeAlias
 
@@ -143,42 +143,50 @@ def extremes(
     drawn, units = _resamples(times, maxima.size, seed)
     again = _Statistics(*map(np.array, zip(*(rows.statistics(chosen, centring) for chosen in drawn), strict=True)))
     interval = _Interval(units)
-    spread = interval(observed.spread, again.spread)
     fits = {name: _fit(name, maxima, again.moments, interval, seed) for name in _DISTRIBUTIONS}
-    tail = _tail(fits[GEV].shape)
-    predictions = []
-    for place, ranks in enumerate(sizes):
-        k = ranks / group_size
-        measured = interval(observed.measured[place], again.measured[:, place])
-        waits = float(times.waits.mean()) if ranks == times.ranks else np.nan
-        for name, fit in fits.items():
-            value, values = observed.spread * fit.tail.mean(k), again.spread * fit.resampled.mean(k)
-            predictions.append(
-                Prediction(
-                    distribution=name,
-                    ranks=ranks,
-                    k=k,
-                    tau=interval(value, values),
-                    likelihood=float(observed.spread * fit.likelihood.mean(k)),
-                    measured=measured,
-                    error=interval(value / measured.value - 1, values / again.measured[:, place] - 1),
-                    waits=waits,
-                    reason=_reason(fit, tail, k),
-                )
-            )
     return Extremes(
         times=times,
         group_size=group_size,
         centring=centring,
         seed=seed,
         block_seconds=interval(observed.block, again.block),
-        spread=spread,
+        spread=interval(observed.spread, again.spread),
         maxima=maxima,
         fits=fits,
-        tail=tail,
-        predictions=predictions,
+        tail=_tail(fits[GEV].shape),
+        predictions=list(_predictions(times, group_size, sizes, fits, observed, again, interval)),
         notes=(*times.notes, *notes),
     )
+
+
+def _predictions(
+    times: BlockTimes,
+    group_size: int,
+    sizes: Sequence[int],
+    fits: Mapping[str, Fit],
+    observed: _Statistics,
+    again: _Statistics,
+    interval: _Interval,
+) -> Iterator[Prediction]:
+    """Predictions for groups of each size by each fit, from statistics of the sample and `again` of each resample."""
+    tail = _tail(fits[GEV].shape)
+    for place, ranks in enumerate(sizes):
+        k = ranks / group_size
+        measured = interval(observed.measured[place], again.measured[:, place])
+        waits = float(times.waits.mean()) if ranks == times.ranks else np.nan
+        for name, fit in fits.items():
+            value, values = observed.spread * fit.tail.mean(k), again.spread * fit.resampled.mean(k)
+            yield Prediction(
+                distribution=name,
+                ranks=ranks,
+                k=k,
+                tau=interval(value, values),
+                likelihood=float(observed.spread * fit.likelihood.mean(k)),
+                measured=measured,
+                error=interval(value / measured.value - 1, values / again.measured[:, place] - 1),
+                waits=waits,
+                reason=_reason(fit, tail, k),
+            )
 
 
 class _Statistics(NamedTuple):

@@ -12,6 +12,7 @@ import math
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
@@ -99,12 +100,17 @@ class LMoments(NamedTuple):
 
 def l_moments(ordered: Floats) -> LMoments:
     """Unbiased L-moments along the last axis, which holds at least three values in ascending order."""
-    count = ordered.shape[-1]
-    below = np.arange(count, dtype=np.float64)
-    weights = np.stack([np.ones(count), below / (count - 1), below * (below - 1) / ((count - 1) * (count - 2))]) / count
-    first, second, third = np.moveaxis(ordered @ weights.T, -1, 0)
+    first, second, third = np.moveaxis(ordered @ _weights(ordered.shape[-1]), -1, 0)
     scale = 2 * second - first
     return LMoments(first, scale, (6 * third - 6 * second + first) / scale)
+
+
+@lru_cache(maxsize=4)
+def _weights(count: int) -> Floats:
+    """Shape (count, 3): weights of ordered values in the first three probability-weighted moments."""
+    below = np.arange(count, dtype=np.float64)
+    parts = (np.ones(count), below / (count - 1), below * (below - 1) / ((count - 1) * (count - 2)))
+    return np.stack(parts, axis=1) / count
 
 
 def gumbel_by_l_moments(moments: LMoments) -> Tail:
