@@ -132,7 +132,13 @@ def _clock_error(record: Record, line: Iteration) -> list[float]:
     lengths = {len(values) for values in (clock.offset, clock.drift, clock.uncertainty, clock.drift_uncertainty)}
     if lengths != {world_size}:
         raise UnreadableRecord(record.path, f"iteration {line.index}: the clock is not one of {world_size} ranks")
-    return clock.error(line.start)
+    try:
+        errors = clock.error(line.start)
+    except (ZeroDivisionError, OverflowError):  # a clock that stands still
+        errors = []
+    if not errors or not all(error < _FARTHEST for error in errors):
+        raise UnreadableRecord(record.path, f"iteration {line.index}: no clock has the errors of its clock model")
+    return errors
 
 
 def _checked(times: NDArray[np.float64], ops: OpsReader, line: Iteration) -> NDArray[np.float64]:

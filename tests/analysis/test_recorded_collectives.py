@@ -191,6 +191,18 @@ def test_progress_counts_the_measured_iterations(tmp_path: Path) -> None:
             {"clock": clock(3, 0.0)},
             "iteration 0: the clock is not one of 2 ranks",
         ),
+        (
+            table_of([0, 1], collective("a")),
+            [[(0, 1)]] * 2,
+            {"clock": clock(2, 1e300)},
+            "iteration 0: no clock has the errors of its clock model",
+        ),
+        (
+            table_of([0, 1], collective("a")),
+            [[(0, 1)]] * 2,
+            {"clock": clock(2, 0.0) | {"drift": [0.0, -1.0]}},
+            "iteration 0: no clock has the errors of its clock model",
+        ),
         (table_of([0, 0], collective("a")), [[(0, 1)]] * 2, {}, "op_tables must name each of the 2 ranks once"),
     ],
 )
