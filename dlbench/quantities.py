@@ -27,6 +27,11 @@ def si(value: float, unit: str) -> str:
     return f"{significant(value)} {_PREFIXES[prefix]}{unit}".rstrip()
 
 
+def counted(number: int, noun: str) -> str:
+    """Number of things, e.g. `1 job`, `2 jobs`."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
 def duration(seconds: float) -> str:
     """Seconds with the prefix that suits them, down to nanoseconds, e.g. `938.2 ms`."""
     if seconds == 0:

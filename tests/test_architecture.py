@@ -33,7 +33,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "strategies": GROUND | {"specs", "roofline", "arguments"},
     "runtime": RUN - {"runtime"},
     "simulator": STRATEGIES | {"records", "statistics"},
-    "allocators": STRATEGIES,
+    "allocators": STRATEGIES | {"quantities"},
     "slurm": RUN | {"allocators"},
     "analysis": GROUND | {"records", "specs", "statistics", "quantities"},
     **{entry: RUN for entry in ENTRY_POINTS},

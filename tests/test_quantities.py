@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dlbench.quantities import duration, si, significant
+from dlbench.quantities import counted, duration, si, significant
 
 
 @pytest.mark.parametrize(
@@ -66,3 +66,7 @@ def test_a_value_keeps_its_size_to_a_thousandth(value: float) -> None:
     factor = {"": 1.0, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15, "E": 1e18}[prefix]
     assert float(number) * factor == pytest.approx(value, rel=1e-3)
     assert len(number.replace(".", "")) <= 4
+
+
+def test_one_thing_is_no_plural() -> None:
+    assert [counted(number, "job") for number in (0, 1, 2)] == ["0 jobs", "1 job", "2 jobs"]

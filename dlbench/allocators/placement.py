@@ -12,6 +12,7 @@ from dlbench.allocators.classes import PAPER_BLOCKS, PlacementClass, PlacementEr
 from dlbench.allocators.exhaustive import UndecidedError, search
 from dlbench.allocators.packing import Machine, NoRoomError, Packing, Shape, pack
 from dlbench.allocators.topology import Topology
+from dlbench.quantities import counted
 
 ATTEMPTS = 40
 """At random, and every other one from the third on filling one group and switch after the other."""
@@ -67,7 +68,7 @@ def _refuse_too_many(name: str, machine: Machine, requests: Sequence[Request], s
         wanted, free = sum(shape.places(size) for shape in shapes), int(machine.places(size).sum())
         if wanted > free:
             _refuse_impossible_ones(machine, requests, shapes)
-            jobs = _number(sum(shape.size >= size for shape in shapes), "job")
+            jobs = counted(sum(shape.size >= size for shape in shapes), "job")
             each = "" if size == 1 else ", each under one L1 switch"
             raise PlacementError(f"{jobs} together want {_blocks(wanted, size)}{each}; topology {name} has {free}")
 
@@ -91,7 +92,7 @@ def _pack(machine: Machine, requests: Sequence[Request], shapes: Sequence[Shape]
         proof = "no placement exists"
     except UndecidedError:
         proof = f"none was found in {ATTEMPTS} attempts"
-    others = _number(len(requests) - 1, "other job")
+    others = counted(len(requests) - 1, "other job")
     free = f"{stuck.free} free beside {others} ({proof})"
     raise _refusal(requests[stuck.job], _blocks(stuck.wanted, stuck.size), free)
 
@@ -108,7 +109,7 @@ def _refuse_impossible(machine: Machine, request: Request, shape: Shape) -> None
             free = f"the best group has {_blocks(int(usable.max()), shape.size)}"
         case Spread.ACROSS:
             possible = bool(shape.full <= places.sum() and machine.groups > 1)
-            free = f"there are {_blocks(int(places.sum()), shape.size)} in {_number(machine.groups, 'group')}"
+            free = f"there are {_blocks(int(places.sum()), shape.size)} in {counted(machine.groups, 'group')}"
     if not possible:
         wanted = _blocks(shape.full, shape.size) + (f" and {_blocks(1, shape.rest)}" if shape.rest else "")
         raise _refusal(request, wanted, free)
@@ -129,11 +130,7 @@ def _refusal(request: Request, wanted: str, free: str) -> PlacementError:
 
 
 def _blocks(count: int, size: int) -> str:
-    return _number(count, "node") if size == 1 else f"{_number(count, 'block')} of {size} nodes"
-
-
-def _number(count: int, thing: str) -> str:
-    return f"{count} {thing}" if count == 1 else f"{count} {thing}s"
+    return counted(count, "node") if size == 1 else f"{counted(count, 'block')} of {size} nodes"
 
 
 def _disorder(shape: Shape, switches: list[int], rng: np.random.Generator) -> None:

@@ -19,6 +19,7 @@ from dlbench.arguments import ArgumentParser, at_least, more_than, path
 from dlbench.cli.forwarding import add_command
 from dlbench.cli.specs import print_table
 from dlbench.errors import one_line
+from dlbench.quantities import counted
 
 if TYPE_CHECKING:
     from dlbench.slurm.pool_log import Event, JobFacts, JobTally
@@ -128,13 +129,16 @@ def _lines(event: Event) -> list[tuple[str, bool]]:
     match event:
         case log.PoolStarted():
             about = f"{event.launcher}, timeout {event.timeout_seconds:g} s"
-            return [(f"{event.experiment}: {len(event.jobs)} jobs, {about}", False), *map(_placed, event.jobs)]
+            return [
+                (f"{event.experiment}: {counted(len(event.jobs), 'job')}, {about}", False),
+                *map(_placed, event.jobs),
+            ]
         case log.Started():
             return [(f"{event.job}: start {event.attempt}", False)]
         case log.Running():
             return [(f"{event.job}: running", False)]
         case log.Ended():
-            what = f"{event.status}, {event.iterations} iterations: {event.reason}"
+            what = f"{event.status}, {counted(event.iterations, 'iteration')}: {event.reason}"
             return [(f"{event.job}: {what}", event.status == "failed")]
         case log.GivenUp():
             return [(f"{event.job}: given up", True)]

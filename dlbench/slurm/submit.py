@@ -14,6 +14,7 @@ from types import FrameType
 
 from dlbench.allocators.experiment import Experiment
 from dlbench.errors import DlbenchError, OptionError, RunError, UserError
+from dlbench.quantities import counted
 from dlbench.slurm.campaign import LOCAL, SCRIPT_FILE, Campaign, submitter
 from dlbench.slurm.pool_log import LOG_NAME, read_pool_log, unended
 from dlbench.slurm.processes import MARK_VARIABLE, kill_marked, marked
@@ -88,7 +89,8 @@ def run_here(campaign: Campaign, experiments: Sequence[Experiment], report: Repo
     failed = False
     with _forwarded(lock) as signals:
         for index, experiment in enumerate(experiments, start=1):
-            report(f"[{index}/{len(experiments)}] {experiment.name}: {experiment.kind}, {_counted(experiment)}")
+            jobs = counted(len(experiment.jobs), "job")
+            report(f"[{index}/{len(experiments)}] {experiment.name}: {experiment.kind}, {jobs}")
             folder = campaign.write_experiment(experiment)
             campaign.note("submitted", experiment.name, LOCAL)
             failed |= signals.run(_pool(folder, campaign.request.launcher), mark=_mark(folder)) != 0
@@ -142,10 +144,6 @@ def _end_submitter(campaign: Campaign) -> None:
     for pid in [found.pid] if Path(f"/proc/{found.pid}").exists() else pools:
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGTERM)
-
-
-def _counted(experiment: Experiment) -> str:
-    return f"{len(experiment.jobs)} job{'s' if len(experiment.jobs) > 1 else ''}"
 
 
 def _pool(folder: Path, launcher: str) -> list[str]:
