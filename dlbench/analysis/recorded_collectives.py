@@ -23,11 +23,8 @@ from dlbench.errors import one_line
 from dlbench.records.reader import OpsReader, Record, UnreadableRecord, read, read_ops
 from dlbench.records.schema import DTYPE_BYTES, Iteration, OpEntry
 
-_NO_COLLECTIVE = frozenset({"compute", "wait", "send", "recv"})
 _FARTHEST = 1e7
 """Seconds from the begin of an iteration: a third of a year."""
-_MOST_ELEMENTS = 2**60
-"""Sizes in bytes have 64 bits."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -42,34 +39,12 @@ class Recorded:
     """Shape (collectives,): index of the iteration, warm-ups counted."""
     blocked: NDArray[np.float64]
     """Shape (collectives, ranks): when the rank began to do nothing but wait for the end of the collective."""
-
-
-class _Performed(NamedTuple):
-    """A collective in the program of a rank: the numbers of the ops that enter and that leave it."""
-
-    entry: OpEntry
-    enter: int
-    leave: int
-
-
-class _Place(NamedTuple):
-    """Where the times of a group's collectives stand in an ops array; arrays of shape (collectives, ranks)."""
-
-    name: str
-    scope: str
-    ranks: range
-    entries: list[OpEntry]
-    enter: NDArray[np.int64]
-    leave: NDArray[np.int64]
-
-    def times(self, array: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Enter, leave and begin of the waiting in one iteration, shape (3, collectives, ranks)."""
-        ranks = np.array(self.ranks)
-        return np.stack([array[ranks, self.enter, 0], array[ranks, self.leave, 1], array[ranks, self.leave, 0]])
+    explained: Explained | None
+    """Why the last rank came late, where that was asked for."""
 
 
 def recorded_collectives(
-    path: Path, *, progress: Callable[[int, int], None] | None = None
+    path: Path, *, progress: Callable[[int, int], None] | None = None, paths: bool = True
 ) -> tuple[list[Recorded], list[str]]:
     """The collectives of the record `path` by class and group, and what was dropped from it; groups of one have none.
 
@@ -81,28 +56,28 @@ def recorded_collectives(
     programs = Programs(path, record.header)
     if record.header.dtype not in DTYPE_BYTES:
         raise UnreadableRecord(path, f"dtype {record.header.dtype!r} is unknown; use {', '.join(DTYPE_BYTES)}")
-    places = list(_places(record, programs))
+    groups = list(places(record, programs))
     measured = [(number, line) for number, line in enumerate(record.iterations[: len(ops)]) if not line.warmup]
-    times: list[list[NDArray[np.float64]]] = [[] for _ in places]
+    times: list[list[NDArray[np.float64]]] = [[] for _ in groups]
     errors = []
     for done, (number, line) in enumerate(measured, start=1):
         array = ops[number]
         errors.append(_clock_error(record, line))
-        for place, parts in zip(places, times, strict=True):
+        for place, parts in zip(groups, times, strict=True):
             parts.append(_checked(place.times(array), ops, line))
         if progress is not None:
             progress(done, len(measured))
     indices = [line.index for _, line in measured]
     found = [
         _recorded(place, np.array(parts), np.array(errors), indices, DTYPE_BYTES[record.header.dtype])
-        for place, parts in zip(places, times, strict=True)
+        for place, parts in zip(groups, times, strict=True)
         if parts
     ]
     return found, [f"{path}: {note}" for note in (*record.notes, *ops.notes)]
 
 
 def _recorded(
-    place: _Place, times: NDArray[np.float64], errors: NDArray[np.float64], indices: list[int], element_bytes: int
+    place: Places, times: NDArray[np.float64], errors: NDArray[np.float64], indices: list[int], element_bytes: int
 ) -> Recorded:
     """The iterations of a group as one; `times` of shape (iterations, 3, collectives, ranks), `errors` per rank."""
     iterations, _, count, size = times.shape
@@ -134,7 +109,7 @@ def _clock_error(record: Record, line: Iteration) -> list[float]:
         raise UnreadableRecord(record.path, f"iteration {line.index}: the clock is not one of {world_size} ranks")
     try:
         errors = clock.error(line.start)
-    except (ZeroDivisionError, OverflowError):  # a clock that stands still
+    except OverflowError:  # numbers that no clock has
         errors = []
     if not errors or not all(error < _FARTHEST for error in errors):
         raise UnreadableRecord(record.path, f"iteration {line.index}: no clock has the errors of its clock model")
@@ -150,59 +125,3 @@ def _checked(times: NDArray[np.float64], ops: OpsReader, line: Iteration) -> NDA
     if (times[1] < times[0]).any():
         raise UnreadableRecord(ops.path, f"iteration {line.index}: a collective ends before it begins")
     return times
-
-
-def _places(record: Record, programs: Programs) -> Iterator[_Place]:
-    """The collectives of every class and group of several ranks. Ranks of a table run one program: it is read once."""
-    performed: dict[int, dict[str, list[_Performed]]] = {}
-    for table in record.header.op_tables:
-        performed |= dict.fromkeys(table.ranks, _performed(record.path, programs, table.ranks[:1]))
-    classes = dict.fromkeys(name for rank in sorted(performed) for name in performed[rank])
-    for name in classes:
-        scope = name.partition("/")[2]
-        for rank in range(record.header.world_size):
-            group = programs.group(scope, rank)
-            if not group or group[-1] >= record.header.world_size:
-                raise UnreadableRecord(record.path, f"groups do not say who is in a group of scope {scope!r}")
-            if rank == group[0] and len(group) > 1:
-                yield from _place(record.path, name, group, [performed[member].get(name, []) for member in group])
-
-
-def _performed(path: Path, programs: Programs, ranks: list[int]) -> dict[str, list[_Performed]]:
-    """Collectives of the first of the ranks, by class; nothing where there is no rank."""
-    found: dict[str, list[_Performed]] = {}
-    for rank in ranks:
-        ends = {link.start.op: link.end.op for link in programs.requests([rank])}
-        for number, entry in enumerate(programs.of(rank)):
-            if entry.op in _NO_COLLECTIVE:
-                continue
-            if not entry.blocking and number not in ends:
-                raise UnreadableRecord(path, f"op {number} of rank {rank} starts a collective that no wait completes")
-            if abs(entry.elements) >= _MOST_ELEMENTS:
-                raise UnreadableRecord(
-                    path, f"op {number} of rank {rank} has {entry.elements} elements: no message has"
-                )
-            end = number if entry.blocking else ends[number]
-            found.setdefault(one_line(communication_class(entry)), []).append(_Performed(entry, number, end))
-    return found
-
-
-def _place(path: Path, name: str, group: range, members: list[list[_Performed]]) -> Iterator[_Place]:
-    """Where the times of the group stand; nothing where none of its ranks performs any."""
-    counts = [len(member) for member in members]
-    if min(counts) != max(counts):
-        few, many = counts.index(min(counts)), counts.index(max(counts))
-        raise UnreadableRecord(
-            path,
-            f"rank {group[few]} performs {counts[few]} of {name}, rank {group[many]} of its group {counts[many]}; "
-            "ranks of a group perform the same collectives",
-        )
-    if members[0]:
-        yield _Place(
-            name=name,
-            scope=name.partition("/")[2],
-            ranks=group,
-            entries=[each.entry for each in members[0]],
-            enter=np.array([[each.enter for each in member] for member in members]).T,
-            leave=np.array([[each.leave for each in member] for member in members]).T,
-        )

@@ -33,6 +33,8 @@ NonNegative = Annotated[int, Meta(ge=0)]
 Seconds = Annotated[float, Meta(ge=0)]
 Factor = Annotated[float, Meta(gt=0)]
 Rate = Annotated[float, Meta(ge=0)]
+Drift = Annotated[float, Meta(gt=-1)]
+"""A clock that runs against the global one by as much would stand still."""
 
 
 class Message(msgspec.Struct, frozen=True, kw_only=True):
@@ -90,8 +92,8 @@ class ClockModel(msgspec.Struct, frozen=True, kw_only=True):
     """Local time at which the offsets hold, seconds."""
     offset: list[float]
     """Per rank, seconds."""
-    drift: list[float]
-    """Per rank, seconds per second."""
+    drift: list[Drift]
+    """Per rank, seconds per second, above −1."""
     uncertainty: list[Seconds]
     """Per rank, seconds: bound on the error of the offset."""
     drift_uncertainty: list[Rate]
