@@ -12,7 +12,7 @@ from dlbench.allocators.patterns import is_doubled
 from dlbench.errors import LayoutError, OptionError, SpecError
 from dlbench.specs import load_gpu, load_model
 from dlbench.specs.check import Positive, Text, require
-from dlbench.specs.load import load_named, names_in
+from dlbench.specs.load import load_named
 from dlbench.strategies import configure, get_strategy
 from dlbench.strategies.options import DEFAULT_GPU
 
@@ -46,11 +46,6 @@ class Catalogue(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
         require(bool(self.strategies), "strategies", "at least one", "none")
         for strategy, entry in self.strategies.items():
             _check(strategy, entry)
-
-
-def catalogue_names() -> list[str]:
-    """Names of the shipped catalogues, sorted."""
-    return names_in(_FOLDER)
 
 
 def load_catalogue(name_or_path: str) -> Catalogue:

@@ -26,41 +26,11 @@ Choice: TypeAlias = tuple[PlacementClass, ...]
 
 FEW_JOBS = 2
 """Of so many jobs, all choices are listed: the steps between their means can be wider than a bin."""
-MOST_REPEATS = 20
-"""Draws that only repeat what was drawn before a bin counts as exhausted."""
 _ROUNDING = 3e-10
 """Tolerance of a mean at the border of a bin, between the rounding of a sum and that of `third`."""
 _STEEPEST = 40.0
 """Tilt at which all jobs have the nearest, or the farthest, of their classes."""
 _BISECTIONS = 25
-
-
-def sample_classes(
-    choices: Sequence[Sequence[PlacementClass]], per_bin: int, rng: np.random.Generator
-) -> tuple[dict[Bin, list[Choice]], tuple[Bin, ...]]:
-    """Up to `per_bin` different choices for every locality bin that can be reached, and the bins that cannot.
-
-    `choices` has the classes that each job can have, at least one. A bin with fewer choices than asked for has all, or
-    of very many nearly all of them.
-
-    Raises `OptionError` for no job, a job without a class, or `per_bin` below 1.
-    """
-    if per_bin < 1:
-        raise OptionError(f"{per_bin} placements per bin are too few; use 1 or more")
-    sampler = LocalitySampler(choices)
-    found = {name: drawn for name in BINS if (drawn := _distinct(sampler, name, per_bin, rng))}
-    return found, tuple(name for name in BINS if name not in found)
-
-
-def _distinct(sampler: LocalitySampler, name: Bin, wanted: int, rng: np.random.Generator) -> list[Choice]:
-    seen: dict[Choice, None] = {}
-    repeats = 0
-    while len(seen) < wanted and repeats < MOST_REPEATS:
-        if (choice := sampler.draw(name, rng)) is None:
-            break
-        repeats = repeats + 1 if choice in seen else 0
-        seen[choice] = None
-    return list(seen)
 
 
 class _Kind(NamedTuple):
@@ -71,7 +41,10 @@ class _Kind(NamedTuple):
 
 
 class LocalitySampler:
-    """Draws choices for jobs of which each can have some classes. Raises `OptionError` as `sample_classes`."""
+    """Draws choices for jobs, of which each can have some classes.
+
+    Raises `OptionError` for no job, or one without a class.
+    """
 
     def __init__(self, choices: Sequence[Sequence[PlacementClass]]) -> None:
         if not choices or not all(choices):

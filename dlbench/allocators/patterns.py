@@ -15,7 +15,7 @@ import msgspec
 
 from dlbench.errors import OptionError
 from dlbench.specs.check import Positive, Rate, Text, require
-from dlbench.specs.load import load_named, names_in
+from dlbench.specs.load import load_named
 
 if TYPE_CHECKING:
     import numpy as np
@@ -68,11 +68,6 @@ class Tiers(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     def weights(self) -> list[tuple[int, float]]:
         """Sizes and their probabilities, smallest first; a size of two tiers appears twice."""
         return sorted((size, tier.probability / len(tier.sizes)) for tier in self.tiers for size in tier.sizes)
-
-
-def tiers_names() -> list[str]:
-    """Names of the shipped tiers, sorted."""
-    return names_in(_FOLDER)
 
 
 def load_tiers(name_or_path: str) -> Tiers:

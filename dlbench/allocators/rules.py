@@ -10,7 +10,7 @@ from dlbench.allocators.classes import PlacementClass
 from dlbench.allocators.experiment import ClassName
 from dlbench.errors import OptionError, SpecError
 from dlbench.specs.check import Positive, Text, require
-from dlbench.specs.load import load_named, names_in
+from dlbench.specs.load import load_named
 from dlbench.strategies import get_strategy
 
 _FOLDER = files("dlbench.allocators") / "rules"
@@ -56,11 +56,6 @@ class Rules(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         if strategy not in self.strategies:
             raise OptionError(f"rules {self.name} say nothing of {strategy}; they know {', '.join(self.strategies)}")
         return self.strategies[strategy]
-
-
-def rules_names() -> list[str]:
-    """Names of the shipped rules, sorted."""
-    return names_in(_FOLDER)
 
 
 def load_rules(name_or_path: str) -> Rules:

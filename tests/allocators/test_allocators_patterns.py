@@ -18,7 +18,6 @@ from dlbench.allocators.patterns import (
     for_nodes,
     load_tiers,
     tier_sampled,
-    tiers_names,
     uniform,
 )
 from dlbench.errors import OptionError, SpecError
@@ -57,7 +56,6 @@ def test_the_papers_tiers_are_shipped_as_the_paper_has_them() -> None:
 def test_the_small_tiers_fit_a_single_machine() -> None:
     small = load_tiers("small")
     assert [(tier.probability, tier.sizes) for tier in small.tiers] == [(0.75, (2,)), (0.2, (4,)), (0.05, (8,))]
-    assert tiers_names() == ["paper", "small"]
 
 
 def test_on_nodes_of_eight_gpus_the_papers_counts_double() -> None:
