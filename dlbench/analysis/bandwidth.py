@@ -78,7 +78,9 @@ TOPOLOGIES = {
 
 
 def given_topology(p: float, q: float) -> Topology:
-    """A network of which p and q are known, for whatever domain."""
+    """A network of which p and q are known, for whatever domain. Raises `OptionError` where one is not above 0."""
+    if not min(p, q) > 0:
+        raise OptionError(f"topology {p:g},{q:g} is impossible: messages in a row and bytes per byte are above 0")
     return Topology(f"p={p:g}, q={q:g}", lambda n: p, lambda n: q)
 
 
@@ -157,7 +159,7 @@ class Tax:
                 f"a domain of {n} ranks is smaller than the groups of {self.group_size} that the tail was fitted to"
             )
         tau = self.intervals.get(n) or Estimate(self.spread * float(self.tail.mean(n / self.group_size)))
-        if tau.value < 0:
+        if not 0 <= tau.value < math.inf:
             raise OptionError(f"{self.name}: a wait of {tau.value:g} s for {n} ranks is impossible; check μ, σ and ξ")
         return tau
 
@@ -210,7 +212,9 @@ def _row(case: _Case, collective: Collective) -> dict[str, Any]:
     p, q, tau = case.topology.p(case.domain), case.topology.q(case.domain), case.tau()
     latency, volume = p * collective.alpha, q * collective.message
     best = _through(tau, lambda wait: optimal_bandwidth(latency + wait, volume, collective.elasticity))
-    reduction = _through(tau, lambda wait: wait / (latency + wait) if wait else 0.0)
+    if not math.isfinite(best.value):
+        raise OptionError(f"{case.topology.name}: no bandwidth is enough, since nothing else takes time; check α and p")
+    reduction = _through(tau, lambda wait: wait / (latency + wait))
     estimates = {"tau": tau, "bandwidth": best, "reduction": reduction}
     return {**case.key(), "p": p, "q": q, **_columns(estimates)}
 

@@ -143,6 +143,8 @@ def extremes(
     drawn, units = _resamples(times, maxima.size, seed)
     again = _Statistics(*map(np.array, zip(*(rows.statistics(chosen, centring) for chosen in drawn), strict=True)))
     interval = _Interval(units)
+    if len(np.unique(times.iteration)) < FEWEST_SAMPLES:
+        notes.append(f"{times.source}: fewer than {FEWEST_SAMPLES} iterations: intervals take blocks as independent")
     fits = {name: _fit(name, maxima, again.moments, interval, seed) for name in _DISTRIBUTIONS}
     return Extremes(
         times=times,
@@ -247,7 +249,8 @@ class _Rows:
             between = np.bincount(block, (mean - centre) ** 2, self.blocks)
             variance = ((self.ranks - 1) * within + self.ranks * between) / (self.ranks * there - 1)
         s = np.sqrt(variance)[block]
-        return (self.maxima[chosen] - centre[:, np.newaxis]) / s[:, np.newaxis], s
+        with np.errstate(divide="ignore", invalid="ignore"):  # a resample can hold equal times only
+            return (self.maxima[chosen] - centre[:, np.newaxis]) / s[:, np.newaxis], s
 
     def statistics(self, chosen: NDArray[np.int64], centring: Centring) -> _Statistics:
         """Statistics of the chosen instances, which may be there several times."""
@@ -273,7 +276,7 @@ def _waits(split: Floats, size: int) -> Floats:
 def _resamples(times: BlockTimes, maxima: int, seed: int) -> tuple[Iterator[NDArray[np.int64]], int]:
     """Instances of each resample, and of how many independent draws it consists.
 
-    What happened in one iteration is drawn together, since an iteration can be slow as a whole; where there are too few
+    What happened in one iteration is drawn together, since an iteration can be slow as a whole. Where there are too few
     iterations for an interval, instances are drawn one by one.
     """
     numbers, iteration = np.unique(times.iteration, return_inverse=True)

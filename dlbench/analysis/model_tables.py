@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 import numpy as np
 import pandas as pd
+from msgspec import Meta
 
 from dlbench import __version__
 from dlbench.analysis.bandwidth import Tax
@@ -165,8 +166,8 @@ class _FitRow(msgspec.Struct):
 
     source: str
     distribution: str
-    group_size: int
-    block_seconds: float
+    group_size: Annotated[int, Meta(ge=2)]
+    block_seconds: Annotated[float, Meta(gt=0)]
     spread_seconds: float
     tail_location: float
     tail_scale: float

@@ -18,7 +18,7 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 from scipy.special import gammaln
-from scipy.stats import genextreme, gumbel_r
+from scipy.stats import FitError, genextreme, gumbel_r
 
 Floats: TypeAlias = NDArray[np.float64]
 
@@ -140,11 +140,17 @@ def gumbel_by_likelihood(values: Floats) -> Tail:
 
 
 def gev_by_likelihood(values: Floats) -> Tail:
-    """GEV under which the values are most likely, searched from the Gumbel fit; ξ can be 1 or more."""
+    """GEV under which the values are most likely, searched from the Gumbel fit; NaN where the search fails.
+
+    Its shape can be 1 or more.
+    """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)  # the search looks beyond the end of the tail
         location, scale = gumbel_r.fit(values)
-        c, location, scale = genextreme.fit(values, 0.0, loc=location, scale=scale)
+        try:
+            c, location, scale = genextreme.fit(values, 0.0, loc=location, scale=scale)
+        except FitError:
+            return Tail.of(math.nan, math.nan, math.nan)
     return Tail.of(location, scale, -c)
 
 

@@ -48,6 +48,8 @@ _SIZES = {
 _RATES = {f"{unit}/s": factor for unit, factor in _SIZES.items()}
 _DIGITS = r"[0-9]*\.?[0-9]+(?:[eE][+-]?[0-9]+)?"
 _NUMBER = f"(?P<number>{_DIGITS})"
+_SMALLEST, _LARGEST = 1e-30, 2.0**63
+"""Nothing is measured beyond them, and every product of a few numbers between them is a float."""
 DOMAINS = (8, 64, 512, 4096)
 
 
@@ -85,7 +87,7 @@ def quantity(units: Mapping[str, float], kind: str, *, bare: bool = False) -> Ca
     def convert(value: str) -> float:
         found = pattern.fullmatch(value)
         number = float(found["number"]) * units.get(found["unit"] or "", 1.0) if found else 0.0
-        if not 0 < number < float("inf"):
+        if not _SMALLEST <= number < _LARGEST:
             raise ArgumentTypeError(f"expected {kind} above 0 with a unit of {', '.join(units)}, found {value!r}")
         return number
 
@@ -97,7 +99,7 @@ _scaled = quantity(_TIMES, "a time, or a number,", bare=True)
 
 
 def _size(value: str) -> float:
-    if power := re.fullmatch(r"2\^([0-9]{1,2})", value):
+    if power := re.fullmatch(r"2\^([0-9]|[1-5][0-9]|6[0-2])", value):
         return 2.0 ** int(power[1])
     return quantity(_SIZES, "a size", bare=True)(value)
 
@@ -113,7 +115,7 @@ def _elasticity(value: str) -> float:
 
 
 def _factors(value: str) -> list[float]:
-    return [more_than(0.0)(part) for part in value.split(",")]
+    return [at_least(0.001)(part) for part in value.split(",")]
 
 
 def _parser() -> ArgumentParser:

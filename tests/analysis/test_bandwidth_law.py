@@ -178,6 +178,24 @@ def test_impossible_domains_are_refused(n: int, said: str) -> None:
         bandwidths(COLLECTIVE, [TOPOLOGIES["ring"]], [n], [TAX])
 
 
+@pytest.mark.parametrize(("p", "q"), [(0, 1), (1, 0), (-1, 1), (math.nan, 1)])
+def test_p_and_q_of_nothing_are_refused(p: float, q: float) -> None:
+    with pytest.raises(OptionError, match=f"^topology {p:g},{q:g} is impossible: messages in a row and bytes per byte"):
+        given_topology(p, q)
+
+
+def test_a_bandwidth_beyond_all_bounds_is_refused() -> None:
+    said = "^p=1e-300, q=1: no bandwidth is enough, since nothing else takes time; check α and p$"
+    with pytest.raises(OptionError, match=said):
+        bandwidths(COLLECTIVE, [given_topology(1e-300, 1)], [8], [])
+
+
+def test_an_infinite_wait_is_refused() -> None:
+    tax = Tax(name="GEV", tail=Tail.of(0.0, 1e300, 0.99), spread=1e300)
+    with pytest.raises(OptionError, match="^GEV: a wait of inf s for 64 ranks is impossible; check μ, σ and ξ$"):
+        tax.tau(64)
+
+
 def test_a_negative_wait_is_refused() -> None:
     tax = Tax(name="Gumbel", tail=Tail.of(-10.0, 1.0))
     with pytest.raises(OptionError, match="^Gumbel: a wait of -9.42278 s for 4 ranks is impossible; check μ, σ and ξ$"):

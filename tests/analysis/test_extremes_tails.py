@@ -211,3 +211,11 @@ def test_p_values_of_samples_of_the_distribution_are_spread_evenly() -> None:
     generator = np.random.default_rng(6)
     found = [goodness(np.sort(generator.gumbel(size=60)), gumbel_by_l_moments, seed).p_value for seed in range(60)]
     assert stats.kstest(found, "uniform").pvalue > 0.01
+
+
+def test_a_search_that_fails_gives_no_parameters(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise stats.FitError("no maximum")
+
+    monkeypatch.setattr("dlbench.analysis.tails.genextreme.fit", fail)
+    assert math.isnan(float(gev_by_likelihood(np.arange(10.0)).shape))

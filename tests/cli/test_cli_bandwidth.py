@@ -177,11 +177,35 @@ def test_a_group_is_chosen_where_a_fit_has_several(call: Command, tmp_path: Path
             ["--domain", "x"],
             f"argument --domain: expected numbers of ranks of 2 or more, such as 8,16,128, found 'x'{SEE}",
         ),
+        (["--topology", "0,2"], "topology 0,2 is impossible: messages in a row and bytes per byte are above 0"),
+        (
+            ["--flops-factor", "2,x", "--block", "1s"],
+            f"argument --flops-factor: expected a number of 0.001 or more, found 'x'{SEE}",
+        ),
+        (
+            ["--message", "2^63"],
+            "argument --message: expected a size above 0 with a unit of B, kB, MB, GB, TB, KiB, MiB, GiB, TiB, "
+            f"found '2^63'{SEE}",
+        ),
         (["--sigam", "1"], f"unknown option --sigam, did you mean --sigma?{SEE}"),
     ],
 )
 def test_a_wrong_option_is_one_line(call: Command, arguments: list[str], said: str) -> None:
     assert call(*arguments) == (2, "", f"dlbench: {said}\n")
+
+
+@pytest.mark.parametrize("changes", [{"group_size": 1}, {"block_seconds": 0}, {"tail_scale": "wide"}])
+def test_a_fit_with_impossible_numbers_is_one_line(call: Command, tmp_path: Path, changes: dict[str, Any]) -> None:
+    name = fit(tmp_path / "fit.json", **changes)
+    code, out, err = call("--from-fit", name)
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert f"$.fits[0].{next(iter(changes))}" in err
+
+
+def test_a_location_may_lie_below_0(call: Command) -> None:
+    # b (μ + γσ) = −1 + 0.5772 · 4 µs at k = 1.
+    (_, row) = rows(call, "--mu=-1us", "--sigma", "4us", "--topology", "ring", "--domain", "4")
+    assert row["tau"] == pytest.approx(1.30886e-6, rel=1e-5)
 
 
 @pytest.mark.parametrize("text", ["{", "[]", '{"fits": [{}], "predictions": []}', "\x00"])
