@@ -20,6 +20,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from dlbench.analysis.programs import Place
+
 _RESOLUTION = 1e-9
 """Seconds: what differs by less is the same."""
 
@@ -41,8 +43,8 @@ class Path:
 
     seconds: Mapping[Part, float]
     """What each part adds to the path's length."""
-    ranks: Mapping[Part, int] = field(default_factory=dict)
-    """Rank of each part, where paths lead over several."""
+    places: Mapping[Part, Place] = field(default_factory=dict)
+    """Rank and op of each part, where paths lead over several ranks."""
 
     @property
     def length(self) -> float:
@@ -80,6 +82,8 @@ class Culprit(NamedTuple):
     kind: str = ""
     """Its class."""
     rank: int = -1
+    number: int = -1
+    """Of records the number of the op; of traces that among what has its name, from where the window begins."""
     idle: bool = False
     """Whether it is the idle time before what is named."""
     seconds: float = 0.0

@@ -13,7 +13,8 @@ from dlbench.errors import SpecError
 from dlbench.specs.reading import read
 
 COMMUNICATION = "communication"
-BETWEEN_OPS = "between ops"
+IDLE = "idle"
+"""Class of time that nothing covers."""
 
 Where = Literal["gpu", "cpu"]
 

@@ -1,27 +1,26 @@
 """The collectives of a run, from the ops that its ranks recorded.
 
-Collectives belong together by operation, scope and their place among those: MPI performs the collectives of a
-communicator in one order on all ranks. A blocking collective is entered and left with its op. A non-blocking one is
-entered with the op that starts it, since from then on the others need not wait for this rank, and left with the wait
-that completes it. Sends and receives are no collectives: a pipeline's stage waits for another by design.
+A non-blocking collective is entered with the op that starts it, since from then on the others need not wait for this
+rank. Sends and receives are no collectives: a pipeline's stage waits for another by design.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dlbench.analysis.programs import Programs, communication_class
+from dlbench.analysis.critical_path import Explained
+from dlbench.analysis.programs import Programs
+from dlbench.analysis.recorded_paths import RecordedPaths
+from dlbench.analysis.recorded_places import Places, places
 from dlbench.analysis.timeline import ranks_text
 from dlbench.analysis.traces.collectives import Collectives
-from dlbench.errors import one_line
 from dlbench.records.reader import OpsReader, Record, UnreadableRecord, read, read_ops
-from dlbench.records.schema import DTYPE_BYTES, Iteration, OpEntry
+from dlbench.records.schema import DTYPE_BYTES, Iteration
 
 _FARTHEST = 1e7
 """Seconds from the begin of an iteration: a third of a year."""
@@ -39,7 +38,7 @@ class Recorded:
     """Shape (collectives,): index of the iteration, warm-ups counted."""
     blocked: NDArray[np.float64]
     """Shape (collectives, ranks): when the rank began to do nothing but wait for the end of the collective."""
-    explained: Explained | None
+    explained: Explained | None = None
     """Why the last rank came late, where that was asked for."""
 
 
@@ -48,7 +47,8 @@ def recorded_collectives(
 ) -> tuple[list[Recorded], list[str]]:
     """The collectives of the record `path` by class and group, and what was dropped from it; groups of one have none.
 
-    `progress` is called with the iterations that are read and those that there are. Raises `RecordError` where the
+    `progress` is called with the iterations that are read and those that there are; `paths` says whether to explain why
+    ranks came late. Raises `RecordError` where the
     record is damaged, has no ops, or its ranks do not perform the same collectives.
     """
     record = read(path)
@@ -59,25 +59,34 @@ def recorded_collectives(
     groups = list(places(record, programs))
     measured = [(number, line) for number, line in enumerate(record.iterations[: len(ops)]) if not line.warmup]
     times: list[list[NDArray[np.float64]]] = [[] for _ in groups]
+    explainer = RecordedPaths(programs, record.header.world_size, groups) if paths else None
     errors = []
     for done, (number, line) in enumerate(measured, start=1):
         array = ops[number]
         errors.append(_clock_error(record, line))
         for place, parts in zip(groups, times, strict=True):
             parts.append(_checked(place.times(array), ops, line))
+        if explainer is not None:
+            explainer.add(array, _begins(record, line))
         if progress is not None:
             progress(done, len(measured))
     indices = [line.index for _, line in measured]
+    reasons = [None] * len(groups) if explainer is None else explainer.explained()
     found = [
-        _recorded(place, np.array(parts), np.array(errors), indices, DTYPE_BYTES[record.header.dtype])
-        for place, parts in zip(groups, times, strict=True)
+        _recorded(place, np.array(parts), np.array(errors), indices, DTYPE_BYTES[record.header.dtype], reason)
+        for place, parts, reason in zip(groups, times, reasons, strict=True)
         if parts
     ]
     return found, [f"{path}: {note}" for note in (*record.notes, *ops.notes)]
 
 
 def _recorded(
-    place: Places, times: NDArray[np.float64], errors: NDArray[np.float64], indices: list[int], element_bytes: int
+    place: Places,
+    times: NDArray[np.float64],
+    errors: NDArray[np.float64],
+    indices: list[int],
+    element_bytes: int,
+    reason: Explained | None,
 ) -> Recorded:
     """The iterations of a group as one; `times` of shape (iterations, 3, collectives, ranks), `errors` per rank."""
     iterations, _, count, size = times.shape
@@ -98,7 +107,17 @@ def _recorded(
         ),
         iteration=np.repeat(np.array(indices, dtype=np.int32), count),
         blocked=blocked,
+        explained=reason,
     )
+
+
+def _begins(record: Record, line: Iteration) -> list[float]:
+    """When each rank began an iteration."""
+    if len(line.skew) != record.header.world_size:
+        raise UnreadableRecord(
+            record.path, f"iteration {line.index}: skew is not one of {record.header.world_size} ranks"
+        )
+    return [line.start + skew for skew in line.skew]
 
 
 def _clock_error(record: Record, line: Iteration) -> list[float]:

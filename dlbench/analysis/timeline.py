@@ -119,7 +119,7 @@ def _lines(record: Path, clock: ClockModel) -> Iterator[tuple[Iteration, ClockMo
             position += 1
 
 
-class _Bar(NamedTuple):
+class Bar(NamedTuple):
     """What the bars of an op have in common, whichever rank performs it."""
 
     entry: OpEntry
@@ -128,7 +128,7 @@ class _Bar(NamedTuple):
     args: dict[str, Any]
 
 
-def _bars(entries: Sequence[OpEntry], element_bytes: int) -> list[_Bar]:
+def bars(entries: Sequence[OpEntry], element_bytes: int = 1) -> list[Bar]:
     """Bars of a program.
 
     Their categories are compute, or communication classes: behind `issue` that of what is started, behind `wait` those
@@ -138,17 +138,17 @@ def _bars(entries: Sequence[OpEntry], element_bytes: int) -> list[_Bar]:
     bars = []
     for entry in entries:
         if entry.op == "compute":
-            bars.append(_Bar(entry, entry.name, "compute", {"roofline_seconds": entry.seconds}))
+            bars.append(Bar(entry, entry.name, "compute", {"roofline_seconds": entry.seconds}))
         elif entry.op == "wait":
             awaited = dict.fromkeys(classes[name] for name in entry.requests if name in classes)
             name = " … ".join(dict.fromkeys([*entry.requests[:1], *entry.requests[-1:]]))
-            bars.append(_Bar(entry, f"wait {name}", ",".join(["wait", *awaited]), {"requests": entry.requests}))
+            bars.append(Bar(entry, f"wait {name}", ",".join(["wait", *awaited]), {"requests": entry.requests}))
         else:
             classes[entry.name] = communication_class(entry)
             size = {"elements": entry.elements, "bytes": entry.elements * element_bytes}
             name = f"{_OPERATIONS.get(entry.op, entry.op)} {entry.scope} {entry.name}"
             start, issue = ("", "") if entry.blocking else ("start ", "issue,")
-            bars.append(_Bar(entry, start + name, issue + classes[entry.name], {**size, "blocking": entry.blocking}))
+            bars.append(Bar(entry, start + name, issue + classes[entry.name], {**size, "blocking": entry.blocking}))
     return bars
 
 
@@ -175,9 +175,9 @@ class _Timeline:
         # Not the number of a rank: viewers take a thread that has it for the main one, and show it first.
         processes = {host: header.world_size + number for number, host in enumerate(dict.fromkeys(header.hosts))}
         self._process = [processes[host] for host in header.hosts]
-        self._bars: dict[int, list[_Bar]] = {}
+        self._bars: dict[int, list[Bar]] = {}
         for table in header.op_tables:
-            self._bars |= dict.fromkeys(table.ranks, _bars(table.ops, DTYPE_BYTES[header.dtype]))
+            self._bars |= dict.fromkeys(table.ranks, bars(table.ops, DTYPE_BYTES[header.dtype]))
         messages = list(self._programs.messages(shown.ranks))
         self._messages = len(messages)
         self._links: list[Link] = [*messages, *self._programs.requests(shown.ranks)]

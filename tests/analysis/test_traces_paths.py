@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 from kineto_job import ANNOTATION, Delay, Job, Op
 from kineto_writer import FORMS, Form
-from shared_data import shared_file
 
 from dlbench.analysis.critical_path import Explained, determination
 from dlbench.analysis.traces.collectives import Collectives

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from dlbench.analysis.critical_path import Culprit, Explained, Path, blame, explained
-from dlbench.analysis.culprits import COMMUNICATION, CulpritClasses
+from dlbench.analysis.culprits import COMMUNICATION, IDLE, CulpritClasses
 from dlbench.analysis.traces.alignment import TOLERANCE, Alignment, align
 from dlbench.analysis.traces.collectives import Collectives, in_time
 from dlbench.analysis.traces.communication import Codes
@@ -69,7 +69,7 @@ class TracePaths:
     def _before(self) -> dict[int, dict[int, int]]:
         """By rank and number of a collective: number of the last one on the path to it, `NONE` where none is."""
         found = {}
-        for rank, graph in self._graphs.items():
+        for rank, own_graph in self._graphs.items():
             numbers = [
                 (number, self._kernels[group][index, self._groups[group].ranks.index(rank)])
                 for number, (group, index) in enumerate(self._in_time)
@@ -77,7 +77,7 @@ class TracePaths:
             ]
             if numbers:
                 own, kernels = (np.array(values, dtype=np.int64) for values in zip(*numbers, strict=True))
-                place = graph.before(kernels)
+                place = own_graph.before(kernels)
                 earlier = np.where(place == NONE, NONE, own[place])
                 found[rank] = dict(zip(own.tolist(), earlier.tolist(), strict=True))
         return found
@@ -110,11 +110,11 @@ class TracePaths:
 
     def _path(self, group: int, index: int, column: int, origin: _Origin) -> Path:
         rank = self._groups[group].ranks[column]
-        graph, kernel = self._graphs[rank], int(self._kernels[group][index, column])
+        own_graph, kernel = self._graphs[rank], int(self._kernels[group][index, column])
         if origin.group == NONE:
-            return graph.path(kernel, origin.place, None)
+            return own_graph.path(kernel, origin.place, None)
         since = int(self._kernels[origin.group][origin.place, self._groups[origin.group].ranks.index(rank)])
-        return graph.path(kernel, int(graph.communication.end[since]), since)
+        return own_graph.path(kernel, int(own_graph.communication.end[since]), since)
 
     def _common(self, ranks: Sequence[int], number: int) -> _Origin | None:
         """The last collective on the paths of all ranks: of their last ones, the latest gives way until all agree."""
@@ -143,7 +143,8 @@ class TracePaths:
         if found is None:
             return Culprit()
         kind = self._kinds[found.part.what]
-        return Culprit(kind.name, self._class(kind), rank, found.part.idle, found.seconds)
+        named = IDLE if found.part.idle else self._class(kind)
+        return Culprit(kind.name, named, rank, found.part.occurrence, found.part.idle, found.seconds)
 
     def _class(self, kind: Kind) -> str:
         return COMMUNICATION if kind.on == "communication" else self._classes.of(kind.name, kind.on)
