@@ -5,7 +5,7 @@
 
 Parts: sleep (fidelity of sleeps), ops (cost of an op over bare mpi4py), overlap (what progress calls do), growth
 (start-up and bookkeeping over ranks), import (start-up of one process), records (reading records), analysis (from the
-records of a campaign to its tables).
+records of a campaign to its tables), allocator (design and placement of experiments), kineto (reading traces).
 """
 
 from __future__ import annotations
@@ -70,6 +70,8 @@ PARTS: dict[str, Callable[[], None]] = {
     "import": lambda: alone("import_time.py"),
     "records": lambda: alone("records.py"),
     "analysis": lambda: alone("analysis_load.py"),
+    "allocator": lambda: alone("allocator.py"),
+    "kineto": lambda: alone("kineto.py"),
 }
 
 
