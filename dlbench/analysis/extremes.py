@@ -12,8 +12,8 @@ intervals; those by maximum likelihood stand beside them. How far the prediction
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
@@ -47,6 +47,7 @@ FEWEST_BLOCKS = 30
 
 _LIKELIHOOD_SIZE = 20_000
 """Maxima that the likelihood is computed of, drawn at random where there are more: its search takes many passes."""
+_NOTEWORTHY_SHARE = 0.1
 _SORTED_AT_MOST = 200_000_000
 _FEWEST_RESAMPLES = 200
 _DISTRIBUTIONS: dict[str, tuple[Callable[[LMoments], Tail], Callable[[Floats], Tail]]] = {
@@ -94,7 +95,7 @@ class Prediction:
     """tau / measured − 1."""
     waits: float
     """Mean wait in the collectives themselves, where the group is that of the data; else NaN."""
-    reason: str
+    reason: str = ""
     """What to beware of."""
 
 
@@ -145,6 +146,7 @@ def extremes(
     interval = _Interval(units)
     if len(np.unique(times.iteration)) < FEWEST_SAMPLES:
         notes.append(f"{times.source}: fewer than {FEWEST_SAMPLES} iterations: intervals take blocks as independent")
+    notes += rows.shared(times.source) if centring == "pooled" else []
     fits = {name: _fit(name, maxima, again.moments, interval, seed) for name in _DISTRIBUTIONS}
     return Extremes(
         times=times,
@@ -156,7 +158,7 @@ def extremes(
         maxima=maxima,
         fits=fits,
         tail=_tail(fits[GEV].shape),
-        predictions=list(_predictions(times, group_size, sizes, fits, observed, again, interval)),
+        predictions=_warned(_predictions(times, group_size, sizes, fits, observed, again, interval), fits),
         notes=(*times.notes, *notes),
     )
 
@@ -171,7 +173,6 @@ def _predictions(
     interval: _Interval,
 ) -> Iterator[Prediction]:
     """Predictions for groups of each size by each fit, from statistics of the sample and `again` of each resample."""
-    tail = _tail(fits[GEV].shape)
     for place, ranks in enumerate(sizes):
         k = ranks / group_size
         measured = interval(observed.measured[place], again.measured[:, place])
@@ -187,7 +188,6 @@ def _predictions(
                 measured=measured,
                 error=interval(value / measured.value - 1, values / again.measured[:, place] - 1),
                 waits=waits,
-                reason=_reason(fit, tail, k),
             )
 
 
@@ -251,6 +251,16 @@ class _Rows:
         s = np.sqrt(variance)[block]
         with np.errstate(divide="ignore", invalid="ignore"):  # a resample can hold equal times only
             return (self.maxima[chosen] - centre[:, np.newaxis]) / s[:, np.newaxis], s
+
+    def shared(self, source: str) -> list[str]:
+        """A note where ranks have much of the variance in common: nobody waits for that, but it widens pooled tails."""
+        whole = np.arange(len(self.block))
+        within, pooled = (np.mean(self.scores(whole, centring)[1] ** 2) for centring in ("instance", "pooled"))
+        share = 1 - within / pooled
+        if share < _NOTEWORTHY_SHARE:
+            return []
+        common = f"{source}: {100 * share:.0f} % of the variance of block times is common to the ranks of an instance"
+        return [f"{common}, so nobody waits for it; --centring instance leaves it out"]
 
     def statistics(self, chosen: NDArray[np.int64], centring: Centring) -> _Statistics:
         """Statistics of the chosen instances, which may be there several times."""
@@ -339,12 +349,28 @@ _BEWARE_GUMBEL = {
 }
 
 
-def _reason(fit: Fit, tail: str, k: float) -> str:
-    """What to beware of in a prediction."""
-    reasons = [_BEWARE_GUMBEL[tail]] if fit.distribution == GUMBEL else []
+_CONTRADICTED = (
+    "Gumbel is no bound: measured waits are shorter than it predicts, although the tail looks heavy; --centring "
+    "instance leaves out what ranks have in common"
+)
+
+
+def _warned(predictions: Iterable[Prediction], fits: Mapping[str, Fit]) -> list[Prediction]:
+    """The predictions with what to beware of."""
+    found = list(predictions)
+    tail = _tail(fits[GEV].shape)
+    # At k = 1 both fits have the mean of the sample, whatever the tail.
+    checked = [each for each in found if each.distribution == GUMBEL and each.k > 1]
+    contradicted = tail == HEAVY and any(each.error.low > 0 for each in checked)
+    gumbel = _CONTRADICTED if contradicted else _BEWARE_GUMBEL[tail]
+    return [replace(each, reason=_reason(each, fits[each.distribution], gumbel)) for each in found]
+
+
+def _reason(prediction: Prediction, fit: Fit, gumbel: str) -> str:
+    reasons = [gumbel] if fit.distribution == GUMBEL else []
     if fit.likelihood.shape >= 1:
         reasons.append("by likelihood the shape ξ is 1 or more: such a tail has no mean")
-    if k > FARTHEST:
+    if prediction.k > FARTHEST:
         reasons.append(
             f"an extrapolation beyond k = {FARTHEST}, where no measurement supports the tail: mind its interval"
         )

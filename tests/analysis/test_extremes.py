@@ -108,6 +108,26 @@ def test_gumbel_is_called_conservative_where_the_shape_is_above_0_with_its_inter
     assert "Gumbel is conservative" in prediction(found, 8, GUMBEL).reason
 
 
+def test_a_tail_that_is_heavy_by_what_ranks_share_makes_no_bound_of_gumbel() -> None:
+    """Some iterations are ten times as long on all ranks: the maxima are heavy, the waits are not."""
+    slow = np.random.default_rng(5).lognormal(0, 1.2, size=(1, 60, 1))
+    cube = slow * np.random.default_rng(6).normal(1, 0.1, size=(4, 60, 32))
+    found = fitted(cube)
+    assert found.tail == HEAVY
+    gumbel = prediction(found, 32, GUMBEL)
+    assert gumbel.error.low > 0
+    assert gumbel.reason.startswith("Gumbel is no bound: measured waits are shorter than it predicts")
+    (note,) = found.notes
+    common, hint = note.split(", ")
+    assert re.fullmatch(
+        r"block times: 9\d % of the variance of block times is common to the ranks of an instance", common
+    )
+    assert hint == "so nobody waits for it; --centring instance leaves it out"
+    apart = fitted(cube, centring="instance")
+    assert apart.notes == ()
+    assert abs(prediction(apart, 32, GEV).error.value) < abs(prediction(found, 32, GEV).error.value)
+
+
 def test_where_the_interval_of_the_shape_holds_0_gumbel_is_no_bound() -> None:
     found = fitted(np.random.default_rng(3).standard_t(5, size=(1, 40, 8)))
     shape = found.fits[GEV].shape
@@ -222,7 +242,8 @@ def test_whatever_was_measured_there_is_a_fit_or_one_line(
         assert "\n" not in str(error)
         return
     for each in found.predictions:
-        assert each.tau.value > 0
+        # The longest time can be that of a rank which fills no group.
+        assert each.tau.value > 0 or ranks % 2
         assert not each.tau.low > each.tau.value
         assert not each.tau.high < each.tau.value
 
