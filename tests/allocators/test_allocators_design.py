@@ -12,6 +12,7 @@ import pytest
 from machines import machine, regular
 from shared_data import shared_file
 
+from dlbench.allocators import design as module
 from dlbench.allocators.achieved import achieved
 from dlbench.allocators.catalogue import load_catalogue
 from dlbench.allocators.classes import PlacementClass, PlacementError, locality_bin
@@ -20,6 +21,7 @@ from dlbench.allocators.estimate import job_seconds, node_hours, timeout_seconds
 from dlbench.allocators.experiment import Experiment, Job, Plan, write_plan
 from dlbench.allocators.mixture import BINS
 from dlbench.allocators.patterns import load_tiers
+from dlbench.allocators.placement import place
 from dlbench.allocators.possible import Possibilities
 from dlbench.allocators.rules import load_rules
 from dlbench.allocators.topology import Topology, from_system
@@ -171,6 +173,23 @@ def test_a_bin_that_no_pattern_reaches_is_told() -> None:
     assert "medium entropy is out of reach of 2 of 2 patterns" in plan.notes
     assert "high entropy is out of reach of 2 of 2 patterns" in plan.notes
     assert {found.entropy for found in concurrent(plan)} == {0.0}
+
+
+def test_other_classes_of_the_same_bin_are_tried_before_an_experiment_is_given_up(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    calls: list[None] = []
+
+    def place_at_last(*asked: Any) -> Any:
+        calls.append(None)
+        if len(calls) < 5:
+            raise PlacementError("job j000: no room")
+        return place(*asked)
+
+    monkeypatch.setattr(module, "place", place_at_last)
+    plan = design(THREE_CELLS, tier(experiments=1, baselines=False))
+    assert len(calls) == 5
+    assert not any("is not placed" in note for note in plan.notes)
 
 
 def test_what_finds_no_place_is_told_and_the_others_take_its_turn() -> None:

@@ -83,6 +83,7 @@ def test_tiers_for_no_node_in_particular_never_double() -> None:
         (2040, 512, 1.0, 3),
         (2040, 16, 0.5, 63),  # 1020 GPUs, 63.75 jobs
         (100, 1, 0.29, 29),  # 0.29 × 100 is 28.999… in binary
+        (10, 1, 0.55, 5),  # not 6, which would be more than was asked for
         (8, 8, 1.0, 1),
     ],
 )

@@ -52,6 +52,10 @@ CRASHES = "echo '# header'; echo first >&2; echo 'dlbench: FAILED: rank 1 (n1, c
 REFUSED = "echo 'dlbench: MPI sees a world of 1 rank; use another --mpi' >&2; exit 2"
 LOSES_NODE = "write; echo 'srun: error: Node failure on n7' >&2; exit 0"
 LEAVES_RANK = "sleep 60 & exit 1"
+EVERY_SECOND_CRASHES = (
+    "if [ -e $FOLDER/odd ]; then rm $FOLDER/odd; write completed 'all measured'; else touch $FOLDER/odd; exit 3; fi"
+)
+CUT = """write; printf '{"kind":"iteration","ind' >> "$FOLDER/results/$DLBENCH_POOL_RUN.jsonl"; exit 1"""
 CRASHES_FIRST = "[ -e $FOLDER/tried ] || { touch $FOLDER/tried; exit 3; }; write completed 'all measured'"
 
 
@@ -223,6 +227,19 @@ def test_a_job_that_fails_now_and_then_is_not_given_up(tmp_path: Path) -> None:
     assert found.completed >= 1
 
 
+def test_only_failures_in_a_row_count(tmp_path: Path) -> None:
+    trial = Trial(tmp_path, {"a": EVERY_SECOND_CRASHES}, respawns=1, timeout=1.0)
+    found = tally(trial.run(), "a")
+    assert found.failed >= 2
+    assert found.given_up == ""
+
+
+def test_an_iteration_whose_line_is_cut_is_not_counted(tmp_path: Path) -> None:
+    trial = Trial(tmp_path, {"a": CUT}, respawns=0)
+    trial.run()
+    assert [event.iterations for event in trial.of(Ended)] == [3]
+
+
 def test_what_the_user_must_put_right_is_not_tried_again(tmp_path: Path) -> None:
     trial = Trial(tmp_path, {"a": REFUSED})
     ended = trial.run()
@@ -242,8 +259,16 @@ def test_a_launcher_that_leaves_with_0_but_without_a_complete_record_has_failed(
 
 def test_a_rank_that_its_launcher_has_left_behind_is_ended_before_the_next_start(tmp_path: Path) -> None:
     trial = Trial(tmp_path, {"a": LEAVES_RANK}, respawns=1)
-    trial.run()  # which finds nothing left
-    assert len(trial.of(Ended)) == 2
+    there: list[dict[int, str]] = []
+
+    def look(event: Event) -> None:
+        if isinstance(event, Started):
+            there.append(marked({earlier.run for earlier in trial.of(Started)}))
+        trial.events.append(event)
+
+    trial.report = look
+    trial.run()
+    assert there == [{}, {}]
 
 
 def test_a_run_that_does_not_end_in_peace_is_killed_after_the_grace(tmp_path: Path) -> None:

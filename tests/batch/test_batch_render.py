@@ -45,9 +45,9 @@ def script(
 
 
 def directives(text: str) -> dict[str, str]:
-    """Options of the script; '' for one without a value."""
+    """Options of the script as sbatch reads them, a backslash within quotes too; '' for one without a value."""
     lines = re.findall(r"^#SBATCH --([a-z-]+)(?:=(.*))?$", text, flags=re.MULTILINE)
-    return {option: "".join(shlex.split(value.replace("\\\\", "\\"))) for option, value in lines}
+    return {option: "".join(shlex.split(re.sub(r"\\(.)", r"\1", value))) for option, value in lines}
 
 
 def code(text: str) -> list[str]:
