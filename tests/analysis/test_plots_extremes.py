@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -88,6 +89,13 @@ def test_the_legend_and_the_caption_say_what_is_seen(plot: Plot) -> None:
     assert legend_of(plot) == ["Gumbel", "GEV", "measured", "extrapolated"]
     assert "tensor $x$: maxima of groups of 4 ranks" in plot.caption
     assert "n = 240 of 60 blocks on 16 ranks" in plot.caption
+
+
+def test_a_figure_of_runs_names_their_configuration(found: Extremes) -> None:
+    factors = {"system": "leonardo", "strategy": "dp", "model": "vit-h", "gpus": 16, "placement": "", "dtype": "bf16"}
+    (plot,) = drawn.draw([replace(found, times=replace(found.times, factors=factors))]).plots
+    assert plot.figure.get_suptitle() == "leonardo · dp · vit-h · 16 GPUs · tensor $x$"
+    assert plot.caption.startswith("leonardo · dp · vit-h · 16 GPUs · tensor $x$: maxima")
 
 
 def test_four_groups_are_drawn_and_the_others_counted(found: Extremes) -> None:

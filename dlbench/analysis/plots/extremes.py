@@ -11,10 +11,11 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
+from dlbench.analysis.campaign import KEY
 from dlbench.analysis.columns import counted
 from dlbench.analysis.extremes import GEV, GUMBEL, Extremes, Prediction
 from dlbench.analysis.plots.drawing import Drawing, LeftOut, Plot
-from dlbench.analysis.plots.panels import MOST_FIGURES
+from dlbench.analysis.plots.panels import MOST_FIGURES, facet_title
 from dlbench.analysis.plots.style import DOUBLE_COLUMN, GREY, LIGHT_GREY, LOOKS, styled, time_unit
 from dlbench.analysis.tails import FARTHEST, plotting_positions
 
@@ -41,12 +42,18 @@ def draw(found: Sequence[Extremes]) -> Drawing:
 
 def _caption(found: Extremes) -> str:
     return (
-        f"{found.times.source}: maxima of groups of {found.group_size} ranks as z-scores of their block times "
+        f"{_title(found)}: maxima of groups of {found.group_size} ranks as z-scores of their block times "
         f"(centring: {found.centring}), n = {len(found.maxima):,} of {counted(len(found.times), 'block')} on "
         f"{found.times.ranks} ranks. Above, density and quantiles of the fits by L-moments. Below, predicted against "
         "measured mean waits in groups of more ranks, and the mean wait against the ranks of the group; shaded: more "
         f"than {FARTHEST} times the fitted groups, where it is an extrapolation. Bars are 95 % bootstrap intervals."
     )
+
+
+def _title(found: Extremes) -> str:
+    """Whose block times they are: `leonardo · dp · 64 GPUs · world`, and of traces the group."""
+    factors = {name: found.times.factors[name] for name in KEY if name in found.times.factors}
+    return " · ".join(filter(None, (facet_title(factors), found.times.source)))
 
 
 def _figure(found: Extremes) -> Figure:
@@ -64,7 +71,7 @@ def _figure(found: Extremes) -> Figure:
         Line2D([], [], color=_MEASURED.color, marker=_MEASURED.marker, linestyle="", label="measured"),
         Patch(color=LIGHT_GREY, label="extrapolated"),
     ]
-    figure.suptitle(found.times.source, parse_math=False)
+    figure.suptitle(_title(found), parse_math=False)
     figure.legend(handles=handles, loc="outside lower center", ncols=len(handles))
     figure.draw_without_rendering()
     figure.set_layout_engine("none")
