@@ -13,7 +13,7 @@ where ranks leave the earlier collective together.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -101,9 +101,13 @@ class Explained:
     window: NDArray[np.float64]
     """Length of the last rank's path."""
     culprits: Sequence[Culprit]
+    classes: Sequence[Mapping[str, float]]
+    """What of `predicted` each class of events makes: its time on the one path − that on the other."""
 
 
-def explained(pairs: Sequence[tuple[Path, Path] | None], culprits: Sequence[Culprit]) -> Explained:
+def explained(
+    pairs: Sequence[tuple[Path, Path] | None], culprits: Sequence[Culprit], class_of: Callable[[Part], str]
+) -> Explained:
     """Of the slow and fast path of each collective, None where there are none, and its culprit."""
     measures = np.full((3, len(pairs)), np.nan)
     for index, pair in enumerate(pairs):
@@ -111,7 +115,17 @@ def explained(pairs: Sequence[tuple[Path, Path] | None], culprits: Sequence[Culp
             slow, fast = pair
             measures[:, index] = slow.length - fast.length, slow.idle - fast.idle, slow.length
     predicted, gap, window = measures
-    return Explained(predicted=predicted, gap=gap, window=window, culprits=culprits)
+    classes = [{} if pair is None else _by_class(*pair, class_of) for pair in pairs]
+    return Explained(predicted=predicted, gap=gap, window=window, culprits=culprits, classes=classes)
+
+
+def _by_class(slow: Path, fast: Path, class_of: Callable[[Part], str]) -> dict[str, float]:
+    found: dict[str, float] = {}
+    for path, sign in ((slow, 1.0), (fast, -1.0)):
+        for part, seconds in path.seconds.items():
+            name = class_of(part)
+            found[name] = found.get(name, 0.0) + sign * seconds
+    return found
 
 
 def determination(measured: NDArray[np.float64], predicted: NDArray[np.float64]) -> float:

@@ -53,12 +53,17 @@ class CulpritClasses:
             except re.error as error:
                 raise SpecError(f"{more}: pattern {entry.pattern!r} is no regular expression: {error}") from None
         self._classes = [*added, *_knowledge().classes]
+        self._known: dict[tuple[str, Where], str] = {}
 
     def of(self, name: str, where: Where) -> str:
         """Class of an event by its name; the last built-in ones match all."""
-        return next(
-            entry.name for entry in self._classes if entry.on == where and re.search(entry.pattern, name, re.IGNORECASE)
-        )
+        if (name, where) not in self._known:
+            self._known[name, where] = next(
+                entry.name
+                for entry in self._classes
+                if entry.on == where and re.search(entry.pattern, name, re.IGNORECASE)
+            )
+        return self._known[name, where]
 
 
 def waits_for_gpu(name: str) -> bool:

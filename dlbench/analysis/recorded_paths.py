@@ -78,7 +78,9 @@ class RecordedPaths:
 
     def explained(self) -> list[Explained]:
         """What the paths say of the collectives of each group, in the order of the iterations."""
-        return [explained(pairs, culprits) for pairs, culprits in zip(self._pairs, self._culprits, strict=True)]
+        return [
+            explained(pairs, culprits, self._class) for pairs, culprits in zip(self._pairs, self._culprits, strict=True)
+        ]
 
     def _until_they_meet(self, moments: _Moments, slow: Place, fast: Place) -> tuple[Path, Path]:
         """The paths to the entries of two ops, as far back as they have nothing in common."""
@@ -105,8 +107,10 @@ class RecordedPaths:
         if found is None:
             return Culprit()
         what, place = self._whats[found.part.what], slow.places[found.part]
-        kind = IDLE if found.part.idle else what.kind
-        return Culprit(what.name, kind, place.rank, place.op, found.part.idle, found.seconds)
+        return Culprit(what.name, self._class(found.part), place.rank, place.op, found.part.idle, found.seconds)
+
+    def _class(self, part: Part) -> str:
+        return IDLE if part.idle else self._whats[part.what].kind
 
 
 class _Way:

@@ -17,6 +17,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from dlbench.analysis.campaign import Schema
+from dlbench.analysis.critical_path import Culprit, Explained
 from dlbench.analysis.recorded_collectives import Recorded
 from dlbench.analysis.traces.collectives import Collectives
 
@@ -35,6 +36,11 @@ COLLECTIVES: Schema = {
     **dict.fromkeys(("stay_first", "stay_median", "uncertainty"), np.float64),
     "resolved": bool,
     "straggler": np.int32,
+    **dict.fromkeys(("predicted", "gap", "window", "end_skew"), np.float64),
+    **dict.fromkeys(("culprit", "culprit_class"), str),
+    **dict.fromkeys(("culprit_rank", "culprit_number"), np.int32),
+    "culprit_idle": bool,
+    "culprit_seconds": np.float64,
 }
 """Columns of `frame`."""
 
@@ -58,6 +64,8 @@ class GroupTax:
     """Shape (collectives,): column of the rank that came last, the lowest of equals."""
     exposed: NDArray[np.float64]
     """Seconds of each wait in which the rank did nothing else; NaN where that is unknown."""
+    explained: Explained | None = None
+    """Why the last rank came late, where that was asked for."""
 
     @property
     def resolved(self) -> NDArray[np.bool_]:
@@ -92,10 +100,11 @@ def arrival_tax(recorded: Recorded, run: int = 0) -> GroupTax:
         bounds=collectives.error + _taken(collectives.error, last),
         last=last,
         exposed=np.maximum(np.minimum(latest, collectives.leave) - recorded.blocked, 0.0),
+        explained=recorded.explained,
     )
 
 
-def duration_tax(collectives: Collectives, run: int = 0) -> GroupTax:
+def duration_tax(collectives: Collectives, run: int = 0, explained: Explained | None = None) -> GroupTax:
     """The tax by stays, of ranks that leave together; how far they did not is part of the error."""
     stays = collectives.durations
     last = stays.argmin(axis=1)
@@ -108,6 +117,7 @@ def duration_tax(collectives: Collectives, run: int = 0) -> GroupTax:
         bounds=collectives.error + _taken(collectives.error, last) + collectives.end_skew[:, None],
         last=last,
         exposed=np.full(stays.shape, np.nan),
+        explained=explained,
     )
 
 
@@ -123,7 +133,8 @@ def frame(groups: Sequence[GroupTax]) -> pd.DataFrame:
     `name` is the class, `place` the collective's number among those of the class and group in the iteration, `begin`
     when its last rank entered. `transfer` is the stay of the rank that came last, and `stay_first` and `stay_median`
     those of the rank that waited longest and of the median; both ends of a stay are read from one clock. `exposed` is
-    the largest over ranks, and `uncertainty` bounds the error of `tau_range`.
+    the largest over ranks, and `uncertainty` bounds the error of `tau_range`. From `predicted` on, columns are those of
+    `dlbench.analysis.critical_path`; where nothing was explained they are NaN, "" and -1.
     """
     parts = [pd.DataFrame(_columns(group)).astype(COLLECTIVES) for group in groups if len(group.collectives)]
     empty = pd.DataFrame(columns=list(COLLECTIVES)).astype(COLLECTIVES)
@@ -153,6 +164,26 @@ def _columns(tax: GroupTax) -> dict[str, object]:
         "uncertainty": _taken(tax.bounds, first)[:, 0],
         "resolved": tax.resolved,
         "straggler": tax.straggler,
+        "end_skew": collectives.end_skew,
+        **_explained(tax.explained, len(collectives)),
+    }
+
+
+def _explained(explained: Explained | None, count: int) -> dict[str, object]:
+    if explained is None:
+        nothing = np.full(count, np.nan)
+        explained = Explained(predicted=nothing, gap=nothing, window=nothing, culprits=[Culprit()] * count, classes=[])
+    culprits = explained.culprits
+    return {
+        "predicted": explained.predicted,
+        "gap": explained.gap,
+        "window": explained.window,
+        "culprit": [culprit.name for culprit in culprits],
+        "culprit_class": [culprit.kind for culprit in culprits],
+        "culprit_rank": [culprit.rank for culprit in culprits],
+        "culprit_number": [culprit.number for culprit in culprits],
+        "culprit_idle": [culprit.idle for culprit in culprits],
+        "culprit_seconds": [culprit.seconds for culprit in culprits],
     }
 
 

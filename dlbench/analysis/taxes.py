@@ -18,6 +18,15 @@ import pandas as pd
 
 from dlbench.analysis.bootstrap import mean, ratio_of_sums
 from dlbench.analysis.campaign import FACTORS, Schema
+from dlbench.analysis.culprit_tables import (
+    CLASS_TABLE,
+    CULPRIT_TABLE,
+    PATH_TABLE,
+    REASONS,
+    culprit_classes,
+    culprits,
+    paths,
+)
 from dlbench.analysis.persistence import persistence
 from dlbench.analysis.samples import FACTOR_TYPES, Samples, estimate_types, median, table
 from dlbench.analysis.sync_tax import UNRESOLVED, GroupTax, frame
@@ -214,6 +223,31 @@ class Taxes:
         rows = [row for tax_run, taxes in self._by_run_number() for row in self._stragglers_of(tax_run, taxes)]
         return table(rows, STRAGGLERS).sort_values("caused", ascending=False, kind="stable", ignore_index=True)
 
+    @cached_property
+    def culprit_classes(self) -> pd.DataFrame:
+        """One row per run and class of culprits, as `dlbench.analysis.culprit_tables`."""
+        classes = [
+            each
+            for tax in self.groups
+            for each in ([{}] * len(tax.collectives) if tax.explained is None else tax.explained.classes)
+        ]
+        return culprit_classes(self.collectives, classes)
+
+    @cached_property
+    def culprits(self) -> pd.DataFrame:
+        """One row per run and culprit, as `dlbench.analysis.culprit_tables`."""
+        return culprits(self.collectives)
+
+    @cached_property
+    def paths(self) -> pd.DataFrame:
+        """One row per run and class with explained collectives, as `dlbench.analysis.culprit_tables`."""
+        return paths(self.collectives)
+
+    @property
+    def explained(self) -> bool:
+        """Whether it was asked why ranks came late."""
+        return any(tax.explained is not None for tax in self.groups)
+
     @property
     def recorded(self) -> bool:
         """Whether it is the tax of run records, and not that of traces."""
@@ -245,8 +279,21 @@ class Taxes:
 
         `known` are factors that need no repetition.
         """
-        frames = (self.classes, self.by_group.head(top), self.stragglers.head(top), self.largest(top))
-        for layout, found in zip((TAX, GROUP_TAX, STRAGGLER_TAX, LARGEST), frames, strict=True):
+        largest = self.largest(top)
+        shown = [
+            (TAX, self.classes),
+            (GROUP_TAX, self.by_group.head(top)),
+            (STRAGGLER_TAX, self.stragglers.head(top)),
+            (LARGEST, largest),
+        ]
+        if self.explained:
+            shown += [
+                (CLASS_TABLE, self.culprit_classes),
+                (CULPRIT_TABLE, self.culprits.head(top)),
+                (REASONS, largest),
+                (PATH_TABLE, self.paths),
+            ]
+        for layout, found in shown:
             first = layout.first if len(self.runs) > 1 else ()
             key, measures = (
                 tuple(name for name in names if self.recorded or name not in _OF_RECORDS)
@@ -262,6 +309,9 @@ class Taxes:
             STRAGGLER_TAX.name: self.stragglers,
             "iterations": self.by_iteration,
             "runs": self.by_run,
+            CLASS_TABLE.name: self.culprit_classes,
+            CULPRIT_TABLE.name: self.culprits,
+            PATH_TABLE.name: self.paths,
             "collectives": self.collectives,
         }
 

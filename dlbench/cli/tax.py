@@ -22,12 +22,14 @@ if TYPE_CHECKING:
 HELP = "Print who made everybody wait in collectives, in runs or traces."
 EPILOG = """A rank waits in a collective from its own entry to the last entry of its group; in traces, by as much as its
 kernel takes longer than the shortest. tau range, med and mean are the largest, median and mean wait. What the clocks
-cannot tell is called unresolved.
+cannot tell is called unresolved. The culprit of a collective is what took longer on the way of the last rank to it
+than on that of the first, by the largest difference on their critical paths.
 
 examples:
   dlbench run dp -n 4 --record-ops --record results && dlbench tax results/
   dlbench tax results/dp-4.jsonl --group allreduce/world --top 3
   dlbench tax traces/rank*.json.gz --csv tables --plots figures
+  dlbench tax traces/ --no-critical-path    # the tax alone, at a memory that does not grow with the traces
   dlbench tax results/ --json | jq '.groups[] | .persistence'
 """
 _NANOSECOND = 1e-9
@@ -72,9 +74,20 @@ def _parser() -> ArgumentParser:
     parser.add_argument(
         "--top", type=at_least(1), default=10, metavar="N", help="groups, stragglers and collectives shown (default 10)"
     )
+    parser.add_argument(
+        "--no-critical-path",
+        action="store_false",
+        dest="critical_path",
+        help="do not look for what made ranks late: faster, and of traces only collectives are kept",
+    )
     add_seed(parser)
     add_filters(parser)
-    add_traces(parser)
+    add_traces(parser).add_argument(
+        "--classes",
+        type=path,
+        metavar="FILE",
+        help="further classes of culprits: YAML with a list classes of name, on (gpu or cpu) and pattern",
+    )
     output = parser.add_argument_group("output")
     output.add_argument("--json", action="store_true", help="print one JSON document instead of tables")
     output.add_argument("--csv", type=path, metavar="DIR", help="also write every table to DIR/NAME.csv")
@@ -84,31 +97,41 @@ def _parser() -> ArgumentParser:
 
 def _load(arguments: argparse.Namespace) -> Taxes:
     """The tax of the inputs. Raises `OptionError` where they or the options are of two kinds."""
+    from dlbench.analysis.culprits import CulpritClasses  # noqa: PLC0415
     from dlbench.analysis.tax_sources import require_tax, tax_of_runs, tax_of_traces  # noqa: PLC0415
     from dlbench.analysis.traces.alignment import TOLERANCE  # noqa: PLC0415
 
     traces = trace_files(arguments.inputs)
     check_kind(arguments, bool(traces))
+    if arguments.classes and not (traces and arguments.critical_path):
+        raise OptionError("--classes has no meaning without critical paths of traces; leave it out")
     if traces:
         tolerance = tolerance_seconds(arguments, TOLERANCE)
+        explain = CulpritClasses(arguments.classes and Path(arguments.classes)) if arguments.critical_path else None
         with progress_shown("traces") as progress:
             taxes = tax_of_traces(
-                traces, seed=arguments.seed, tolerance=tolerance, patterns=arguments.kernel, progress=progress
+                traces,
+                seed=arguments.seed,
+                tolerance=tolerance,
+                patterns=arguments.kernel,
+                progress=progress,
+                explain=explain,
             )
     else:
         campaign = load_results(arguments.inputs, arguments, "tax")
         with progress_shown("iterations") as progress:
-            taxes = require_tax(tax_of_runs(campaign, seed=arguments.seed, progress=progress))
+            found = tax_of_runs(campaign, seed=arguments.seed, progress=progress, paths=arguments.critical_path)
+        taxes = require_tax(found)
     return taxes.only(arguments.group) if arguments.group else taxes
 
 
 def _drawn(taxes: Taxes, folder: Path) -> list[Path]:
-    from dlbench.analysis.plots import save  # noqa: PLC0415 - matplotlib takes its time
+    from dlbench.analysis.plots import paths, save  # noqa: PLC0415 - matplotlib takes its time
     from dlbench.analysis.plots.style import styled  # noqa: PLC0415
     from dlbench.analysis.plots.tax import draw, draw_map  # noqa: PLC0415
 
     with styled():
-        plots = [*draw(taxes).plots, *draw_map(taxes).plots]
+        plots = [*draw(taxes).plots, *draw_map(taxes).plots, *paths.draw(taxes).plots]
     try:
         return save(plots, folder)
     except OSError as error:

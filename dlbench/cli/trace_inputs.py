@@ -27,8 +27,8 @@ def add_inputs(parser: ArgumentParser) -> None:
     )
 
 
-def add_traces(parser: ArgumentParser) -> None:
-    """Add the options that traces take, as `arguments.tolerance` in microseconds and `arguments.kernel`."""
+def add_traces(parser: ArgumentParser) -> argparse._ArgumentGroup:
+    """Add the options that traces take, `tolerance` in microseconds and `kernel`; the group in which help has them."""
     group = parser.add_argument_group("traces")
     group.add_argument(
         "--tolerance",
@@ -45,6 +45,7 @@ def add_traces(parser: ArgumentParser) -> None:
         metavar="PATTERN",
         help="further kernels that communicate: a regular expression, searched in the name; may be repeated",
     )
+    return group
 
 
 def check_kind(arguments: argparse.Namespace, traces: bool) -> None:

@@ -35,7 +35,16 @@ def drawing(campaign: Path) -> Drawing:
 
 def test_every_family_is_drawn_where_the_runs_allow_it(drawing: Drawing) -> None:
     assert [plot.name for plot in drawing.plots] == list(FAMILIES)
-    assert list(FAMILIES) == ["communication", "scaling", "slowdown", "stability", "breakdown", "tax", "tax-map"]
+    assert list(FAMILIES) == [
+        "communication",
+        "scaling",
+        "slowdown",
+        "stability",
+        "breakdown",
+        "tax",
+        "tax-map",
+        "tax-paths",
+    ]
 
 
 def test_every_caption_says_how_many_samples_there_are(drawing: Drawing) -> None:
@@ -137,7 +146,11 @@ def test_files_have_the_figures_name_and_a_caption_beside(drawing: Drawing, tmp_
     ("name", "message"),
     [
         ("stabilty", "unknown figure 'stabilty'; did you mean stability?"),
-        ("x", "unknown figure 'x'; there are communication, scaling, slowdown, stability, breakdown, tax, tax-map"),
+        (
+            "x",
+            "unknown figure 'x'; there are communication, scaling, slowdown, stability, breakdown, tax, tax-map, "
+            "tax-paths",
+        ),
     ],
 )
 def test_an_unknown_figure_is_answered_with_what_there_is(campaign: Path, name: str, message: str) -> None:

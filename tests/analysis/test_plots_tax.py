@@ -157,3 +157,28 @@ def test_the_waits_of_a_class_are_those_of_its_groups(tmp_path: Path) -> None:
     write_taxed(tmp_path, [arrivals(0.0, 0.1, 0.4, 0.0)], program, groups=GROUPS)
     found = waits_of(results_of(tmp_path).taxes.groups, "allreduce/tensor")
     assert found == pytest.approx(np.array([[0.1], [0.0], [0.0], [0.4]]))
+
+
+def test_what_paths_predict_is_drawn_against_the_tax_with_and_without_idle_time(tmp_path: Path) -> None:
+    program = table_of(range(2), {"op": "compute", "name": "forward"}, collective("gradient"))
+    # Rank 1 computes for 0.2 s and 0.4 s longer; in the second iteration, 0.3 s of it are before the op.
+    arrays: list[Times] = [
+        [[(100.0, 100.1), (100.1, 100.9)], [(100.0, 100.3), (100.3, 100.9)]],
+        [[(101.0, 101.1), (101.1, 101.9)], [(101.3, 101.5), (101.5, 101.9)]],
+    ]
+    write_taxed(tmp_path, arrays, program)
+    ax = only_axes(tmp_path, "tax-paths")
+    hollow, filled, diagonal = ax.lines
+    assert (x_data(filled), y_data(filled)) == (pytest.approx([200, 400]), pytest.approx([200, 400]))
+    assert (x_data(hollow), y_data(hollow)) == (pytest.approx([200, 400]), pytest.approx([200, 100]))
+    assert x_data(diagonal) == pytest.approx([0, 400])
+    # R² = 1 − 0.3² / (2 · 0.1²) without idle time.
+    assert note(ax).replace("\n", " ") == "n = 2 collectives; R² 1.000, without idle time -3.500"
+
+
+def test_without_paths_there_is_no_such_figure(tmp_path: Path) -> None:
+    write_taxed(tmp_path, [late(0, 0.1)], ONE).with_suffix(".ops.npy").unlink()
+    drawing = drawing_of(tmp_path, "tax-paths")
+    assert [str(left_out) for left_out in drawing.left_out] == [
+        "tax-paths: no collective has critical paths (of records, --record-ops)"
+    ]

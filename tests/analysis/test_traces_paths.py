@@ -11,8 +11,9 @@ from kineto_job import ANNOTATION, Delay, Job, Op
 from kineto_writer import FORMS, Form
 
 from dlbench.analysis.critical_path import Explained, determination
+from dlbench.analysis.culprits import CulpritClasses
+from dlbench.analysis.tax_sources import tax_of_traces
 from dlbench.analysis.traces.collectives import Collectives
-from dlbench.analysis.traces.paths import explain
 
 MILLISECOND = 1_000_000
 KERNELS = (
@@ -40,8 +41,9 @@ def victims(segments: int, ranks: int, seed: int = 1) -> list[tuple[int, int, in
 
 
 def paths_of(job: Job, folder: Path) -> tuple[Collectives, Explained]:
-    alignment, (paths,), _ = explain(job.write(folder))
-    return alignment.groups[0], paths
+    (group,) = tax_of_traces(job.write(folder), seed=0, explain=CulpritClasses()).groups
+    assert group.explained is not None
+    return group.collectives, group.explained
 
 
 def named(paths: Explained) -> list[tuple[str, int]]:

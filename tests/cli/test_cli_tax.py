@@ -81,7 +81,11 @@ def test_the_tables_show_medians_in_microseconds(tax: Command) -> None:
 
 def test_only_the_largest_are_shown(tax: Command) -> None:
     out = tax("run.jsonl", "--top", "2")[1]
-    shown = [line.split() for line in out.split("largest tax")[1].splitlines() if line.startswith("  allreduce")]
+    shown = [
+        line.split()
+        for line in out.split("largest tax")[1].split("# What made")[0].splitlines()
+        if line.startswith("  allreduce")
+    ]
     assert [row[3] for row in shown] == ["7", "6", "7", "6"]  # iterations, in both parts of the table
 
 
@@ -115,7 +119,7 @@ def test_json_has_every_table_in_seconds(tax: Command) -> None:
 
 def test_csv_has_every_collective(tax: Command) -> None:
     out = tax("run.jsonl", "--csv", "tables")[1]
-    files = ["collectives", "groups", "iterations", "runs", "stragglers", "tax"]
+    files = ["collectives", "culprit_classes", "culprits", "groups", "iterations", "paths", "runs", "stragglers", "tax"]
     assert sorted(path.name for path in Path("tables").iterdir()) == [f"{name}.csv" for name in files]
     assert "# written    tables/collectives.csv" in out
     with Path("tables/collectives.csv").open() as file:
@@ -126,7 +130,7 @@ def test_csv_has_every_collective(tax: Command) -> None:
 
 def test_figures_are_drawn_where_they_are_asked_for(tax: Command) -> None:
     assert tax("run.jsonl", "--plots", "figures")[0] == 0
-    assert {"tax.pdf", "tax.txt", "tax-map.png"} <= {path.name for path in Path("figures").iterdir()}
+    assert {"tax.pdf", "tax.txt", "tax-map.png", "tax-paths.svg"} <= {path.name for path in Path("figures").iterdir()}
 
 
 def test_groups_are_chosen(tax: Command) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
-from dlbench.analysis.plots import breakdown, communication, scaling, slowdown, stability, tax
+from dlbench.analysis.plots import breakdown, communication, paths, scaling, slowdown, stability, tax
 from dlbench.analysis.plots.drawing import Drawing, LeftOut, Plot
 from dlbench.analysis.plots.style import styled
 from dlbench.analysis.results import Results
@@ -43,6 +43,7 @@ FAMILIES: MappingProxyType[str, Callable[[Results], Drawing]] = MappingProxyType
         breakdown.NAME: lambda results: breakdown.draw(results.campaign),
         tax.NAME: lambda results: tax.draw(results.taxes),
         tax.MAP: lambda results: tax.draw_map(results.taxes),
+        paths.NAME: lambda results: paths.draw(results.taxes),
     }
 )
 """What draws a family of figures, by its name."""

@@ -53,7 +53,7 @@ def draw(taxes: Taxes) -> Drawing:
         draw=distributions.draw,
         legend=distributions.legend,
     )
-    return lay_out(family, _panels(taxes, pd.DataFrame(rows), within=("name",)))
+    return lay_out(family, by_configuration(taxes, pd.DataFrame(rows), within=("name",)))
 
 
 def draw_map(taxes: Taxes) -> Drawing:
@@ -73,7 +73,9 @@ def draw_map(taxes: Taxes) -> Drawing:
         draw=maps.draw,
         legend=lambda _: [],
     )
-    by_class = [panel for _, rows in chosen.groupby("name", sort=False) for panel in _panels(taxes, rows, within=())]
+    by_class = [
+        panel for _, rows in chosen.groupby("name", sort=False) for panel in by_configuration(taxes, rows, within=())
+    ]
     titled = [
         Panel(f"{panel.title} · {panel.rows['name'].iloc[0]}".removeprefix(" · "), panel.rows) for panel in by_class
     ]
@@ -85,7 +87,7 @@ def _why_not(taxes: Taxes) -> str:
     return "; ".join([_NO_OPS, *(taxes.notes if len(taxes.runs) else ())])
 
 
-def _panels(taxes: Taxes, rows: pd.DataFrame, within: Sequence[str]) -> list[Panel]:
+def by_configuration(taxes: Taxes, rows: pd.DataFrame, within: Sequence[str]) -> list[Panel]:
     """The rows, which have a column `run`, by configuration; those of traces are one panel."""
     if taxes.recorded:
         return panels(rows.join(taxes.runs[[*FACTORS, "concurrent"]], on="run"), by=_BY, within=within)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
-from pathlib import Path as File
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -13,8 +12,7 @@ from numpy.typing import NDArray
 from dlbench.analysis.critical_path import Part, Path
 from dlbench.analysis.traces.communication import Codes, Communication
 from dlbench.analysis.traces.dependencies import critical_parents, launch_times
-from dlbench.analysis.traces.events import GPU_CATEGORIES, Events, events
-from dlbench.analysis.traces.kernels import CommunicationKernels
+from dlbench.analysis.traces.events import GPU_CATEGORIES, Events
 from dlbench.analysis.traces.nodes import Nodes, nodes_of
 from dlbench.analysis.traces.threads import NONE
 
@@ -93,11 +91,6 @@ class Graph:
         reached = self._reached[steps]
         reached[0] = self._start[steps[0]]
         return np.asarray(reached)
-
-
-def graph(path: File, kernels: CommunicationKernels, kinds: Codes[Kind]) -> Graph:
-    """Read the trace of a rank. Raises `UnreadableTrace` where it is none."""
-    return Graph(events(path, kernels), kinds)
 
 
 def _costs(

@@ -5,19 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from itertools import islice
-from pathlib import Path as File
 from typing import NamedTuple
 
 import numpy as np
 
-from dlbench.analysis.critical_path import Culprit, Explained, Path, blame, explained
+from dlbench.analysis.critical_path import Culprit, Explained, Part, Path, blame, explained
 from dlbench.analysis.culprits import COMMUNICATION, IDLE, CulpritClasses
-from dlbench.analysis.traces.alignment import TOLERANCE, Alignment, align
+from dlbench.analysis.traces.alignment import TOLERANCE, Alignment
 from dlbench.analysis.traces.collectives import Collectives, in_time
 from dlbench.analysis.traces.communication import Codes
-from dlbench.analysis.traces.graph import Graph, Kind, graph
-from dlbench.analysis.traces.kernels import CommunicationKernels
-from dlbench.analysis.traces.ranks import by_rank
+from dlbench.analysis.traces.graph import Graph, Kind
 from dlbench.analysis.traces.threads import NONE
 
 _FARTHEST = 8
@@ -69,7 +66,7 @@ class TracePaths:
     def _before(self) -> dict[int, dict[int, int]]:
         """By rank and number of a collective: number of the last one on the path to it, `NONE` where none is."""
         found = {}
-        for rank, own_graph in self._graphs.items():
+        for rank, graph in self._graphs.items():
             numbers = [
                 (number, self._kernels[group][index, self._groups[group].ranks.index(rank)])
                 for number, (group, index) in enumerate(self._in_time)
@@ -77,7 +74,7 @@ class TracePaths:
             ]
             if numbers:
                 own, kernels = (np.array(values, dtype=np.int64) for values in zip(*numbers, strict=True))
-                place = own_graph.before(kernels)
+                place = graph.before(kernels)
                 earlier = np.where(place == NONE, NONE, own[place])
                 found[rank] = dict(zip(own.tolist(), earlier.tolist(), strict=True))
         return found
@@ -95,7 +92,7 @@ class TracePaths:
             slow, fast = (self._path(group, index, column, origin) for column in columns)
             pairs.append((slow, fast))
             culprits.append(self._culprit(slow, fast, collectives.ranks[columns[0]]))
-        return explained(pairs, culprits)
+        return explained(pairs, culprits, self._class)
 
     def _origin(self, group: int, index: int) -> _Origin | None:
         """Where the window of a collective begins: with the last one that the paths of all ranks have in common.
@@ -110,11 +107,11 @@ class TracePaths:
 
     def _path(self, group: int, index: int, column: int, origin: _Origin) -> Path:
         rank = self._groups[group].ranks[column]
-        own_graph, kernel = self._graphs[rank], int(self._kernels[group][index, column])
+        graph, kernel = self._graphs[rank], int(self._kernels[group][index, column])
         if origin.group == NONE:
-            return own_graph.path(kernel, origin.place, None)
+            return graph.path(kernel, origin.place, None)
         since = int(self._kernels[origin.group][origin.place, self._groups[origin.group].ranks.index(rank)])
-        return own_graph.path(kernel, int(own_graph.communication.end[since]), since)
+        return graph.path(kernel, int(graph.communication.end[since]), since)
 
     def _common(self, ranks: Sequence[int], number: int) -> _Origin | None:
         """The last collective on the paths of all ranks: of their last ones, the latest gives way until all agree."""
@@ -142,31 +139,11 @@ class TracePaths:
         found = blame(slow, fast)
         if found is None:
             return Culprit()
-        kind = self._kinds[found.part.what]
-        named = IDLE if found.part.idle else self._class(kind)
-        return Culprit(kind.name, named, rank, found.part.occurrence, found.part.idle, found.seconds)
+        part = found.part
+        return Culprit(self._kinds[part.what].name, self._class(part), rank, part.occurrence, part.idle, found.seconds)
 
-    def _class(self, kind: Kind) -> str:
+    def _class(self, part: Part) -> str:
+        if part.idle:
+            return IDLE
+        kind = self._kinds[part.what]
         return COMMUNICATION if kind.on == "communication" else self._classes.of(kind.name, kind.on)
-
-
-def explain(
-    files: Sequence[File],
-    *,
-    tolerance: float = TOLERANCE,
-    patterns: Sequence[str] = (),
-    classes: CulpritClasses | None = None,
-) -> tuple[Alignment, list[Explained], list[str]]:
-    """Align the traces of a job, one file per rank, and explain the collectives of each group; and notes.
-
-    `tolerance` and `patterns` as of `align` and `read_ranks`. Raises `UserError` where a file is no trace, or no group
-    can be compared.
-    """
-    kernels = CommunicationKernels(patterns)
-    kinds: Codes[Kind] = Codes()
-    graphs = {file: graph(file, kernels, kinds) for file in files}
-    traces, notes = by_rank([each.communication for each in graphs.values()])
-    alignment = align(traces, tolerance=tolerance).require_groups()
-    by_number = {trace.rank: graphs[trace.communication.path] for trace in traces}
-    paths = TracePaths(alignment, by_number, kinds, classes or CulpritClasses(), tolerance)
-    return alignment, paths.explained(), notes
