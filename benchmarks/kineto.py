@@ -3,9 +3,9 @@
     python benchmarks/kineto.py [--megabytes 100] [--repetitions 3] [--keep trace.json]
 
 Writes a trace as PyTorch 2 does (one rank, layers of CPU ops, launches, kernels, arrows and collectives) and reads it
-in processes of their own: `tax` takes the communication kernels, `graph` all events. Where HolisticTraceAnalysis can be
-imported, its parser loads the same file. Times are CPU seconds, the best of the repetitions; memory is the largest
-resident set of the process, with Python and all that it imports.
+in processes of their own: `tax` takes the communication kernels, `graph` all events and their dependencies. Where
+HolisticTraceAnalysis can be imported, its parser loads the same file. Times are CPU seconds, the best of the
+repetitions; memory is the largest resident set of the process, with Python and all that it imports.
 """
 
 from __future__ import annotations
@@ -107,11 +107,14 @@ def read_tax(path: Path) -> int:
 
 
 def read_graph(path: Path) -> int:
-    """All events."""
+    """All events, and the dependency graph of the rank."""
+    from dlbench.analysis.traces.communication import Codes  # noqa: PLC0415
     from dlbench.analysis.traces.events import events  # noqa: PLC0415
+    from dlbench.analysis.traces.graph import Graph  # noqa: PLC0415
 
     found = events(path)
     assert found.notes == []
+    Graph(found, Codes())
     return len(found) + len(found.flows.id)
 
 

@@ -15,6 +15,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import NamedTuple
 
 import numpy as np
@@ -90,33 +91,48 @@ class Culprit(NamedTuple):
     """By how much it took longer than on the first rank."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Explained:
-    """What the paths say of the collectives of a group. Arrays have shape (collectives,), in seconds."""
+class Reason(NamedTuple):
+    """What the paths say of a collective, in seconds."""
 
-    predicted: NDArray[np.float64]
+    predicted: float = math.nan
     """Length of the last rank's path − that of the first; NaN where they have no window in common."""
-    gap: NDArray[np.float64]
+    gap: float = math.nan
     """Of that, idle time that no event covers."""
-    window: NDArray[np.float64]
+    window: float = math.nan
     """Length of the last rank's path."""
-    culprits: Sequence[Culprit]
-    classes: Sequence[Mapping[str, float]]
+    culprit: Culprit = Culprit()
+    classes: Mapping[str, float] = MappingProxyType({})
     """What of `predicted` each class of events makes: its time on the one path − that on the other."""
 
 
-def explained(
-    pairs: Sequence[tuple[Path, Path] | None], culprits: Sequence[Culprit], class_of: Callable[[Part], str]
-) -> Explained:
-    """Of the slow and fast path of each collective, None where there are none, and its culprit."""
-    measures = np.full((3, len(pairs)), np.nan)
-    for index, pair in enumerate(pairs):
-        if pair is not None:
-            slow, fast = pair
-            measures[:, index] = slow.length - fast.length, slow.idle - fast.idle, slow.length
-    predicted, gap, window = measures
-    classes = [{} if pair is None else _by_class(*pair, class_of) for pair in pairs]
-    return Explained(predicted=predicted, gap=gap, window=window, culprits=culprits, classes=classes)
+def reason(slow: Path, fast: Path, culprit: Culprit, class_of: Callable[[Part], str]) -> Reason:
+    """What two paths say, with the culprit that `blame` found."""
+    length, idle = slow.length, slow.idle
+    return Reason(length - fast.length, idle - fast.idle, length, culprit, _by_class(slow, fast, class_of))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Explained:
+    """The reasons of all collectives of a group. Arrays have shape (collectives,)."""
+
+    predicted: NDArray[np.float64]
+    gap: NDArray[np.float64]
+    window: NDArray[np.float64]
+    culprits: Sequence[Culprit]
+    classes: Sequence[Mapping[str, float]]
+
+
+def explained(reasons: Sequence[Reason]) -> Explained:
+    """The reasons by column."""
+    columns = [[each.predicted, each.gap, each.window] for each in reasons]
+    predicted, gap, window = np.array(columns, dtype=np.float64).reshape(-1, 3).T
+    return Explained(
+        predicted=predicted,
+        gap=gap,
+        window=window,
+        culprits=[each.culprit for each in reasons],
+        classes=[each.classes for each in reasons],
+    )
 
 
 def _by_class(slow: Path, fast: Path, class_of: Callable[[Part], str]) -> dict[str, float]:

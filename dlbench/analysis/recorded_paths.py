@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from dlbench.analysis.critical_path import Culprit, Explained, Part, Path, blame, explained
+from dlbench.analysis.critical_path import Culprit, Explained, Part, Path, Reason, blame, explained, reason
 from dlbench.analysis.culprits import IDLE
 from dlbench.analysis.programs import Place, Programs
 from dlbench.analysis.recorded_places import Places
@@ -58,29 +58,25 @@ class RecordedPaths:
         self._start = Part(whats[_What(START, IDLE)], 0)
         self._parts = _parts(programs, world_size, whats)
         self._whats = list(whats)
-        self._pairs: list[list[tuple[Path, Path] | None]] = [[] for _ in groups]
-        self._culprits: list[list[Culprit]] = [[] for _ in groups]
+        self._reasons: list[list[Reason]] = [[] for _ in groups]
 
     def add(self, times: NDArray[np.float64], begins: Sequence[float]) -> None:
         """Explain an iteration by its ops array, shape (ranks, ops, 2), and when each rank began it, in seconds."""
         ordered = np.fmax.accumulate(times.reshape(len(times), -1), axis=1).reshape(times.shape)
         moments = _Moments(ordered, begins, self._needs)
-        for group, pairs, culprits in zip(self._groups, self._pairs, self._culprits, strict=True):
+        for group, reasons in zip(self._groups, self._reasons, strict=True):
             entered = ordered[list(group.ranks), group.enter, 0]
             ends = zip(
                 group.enter.tolist(), entered.argmax(axis=1).tolist(), entered.argmin(axis=1).tolist(), strict=True
             )
             for ops, last, first in ends:
-                slow, fast = (Place(group.ranks[column], ops[column]) for column in (last, first))
-                pair = self._until_they_meet(moments, slow, fast)
-                pairs.append(pair)
-                culprits.append(self._culprit(*pair))
+                ends = (Place(group.ranks[column], ops[column]) for column in (last, first))
+                slow, fast = self._until_they_meet(moments, *ends)
+                reasons.append(reason(slow, fast, self._culprit(slow, fast), self._class))
 
     def explained(self) -> list[Explained]:
         """What the paths say of the collectives of each group, in the order of the iterations."""
-        return [
-            explained(pairs, culprits, self._class) for pairs, culprits in zip(self._pairs, self._culprits, strict=True)
-        ]
+        return [explained(reasons) for reasons in self._reasons]
 
     def _until_they_meet(self, moments: _Moments, slow: Place, fast: Place) -> tuple[Path, Path]:
         """The paths to the entries of two ops, as far back as they have nothing in common."""

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dlbench.analysis.critical_path import Culprit, Explained, Part, Path, blame, explained
+from dlbench.analysis.critical_path import Culprit, Explained, Part, Path, Reason, blame, explained, reason
 from dlbench.analysis.culprits import COMMUNICATION, IDLE, CulpritClasses
 from dlbench.analysis.traces.alignment import TOLERANCE, Alignment
 from dlbench.analysis.traces.collectives import Collectives, in_time
@@ -81,18 +81,16 @@ class TracePaths:
 
     def _group(self, group: int, collectives: Collectives) -> Explained:
         slowest, fastest = (pick(collectives.durations, axis=1) for pick in (np.argmin, np.argmax))
-        pairs: list[tuple[Path, Path] | None] = []
-        culprits = []
-        for index, columns in enumerate(zip(slowest.tolist(), fastest.tolist(), strict=True)):
-            origin = self._origin(group, index)
-            if origin is None:
-                pairs.append(None)
-                culprits.append(Culprit())
-                continue
-            slow, fast = (self._path(group, index, column, origin) for column in columns)
-            pairs.append((slow, fast))
-            culprits.append(self._culprit(slow, fast, collectives.ranks[columns[0]]))
-        return explained(pairs, culprits, self._class)
+        columns = zip(slowest.tolist(), fastest.tolist(), strict=True)
+        return explained([self._reason(group, index, *those) for index, those in enumerate(columns)])
+
+    def _reason(self, group: int, index: int, slowest: int, fastest: int) -> Reason:
+        """What the paths of two columns of a group say of a collective."""
+        origin = self._origin(group, index)
+        if origin is None:
+            return Reason()
+        slow, fast = (self._path(group, index, column, origin) for column in (slowest, fastest))
+        return reason(slow, fast, self._culprit(slow, fast, self._groups[group].ranks[slowest]), self._class)
 
     def _origin(self, group: int, index: int) -> _Origin | None:
         """Where the window of a collective begins: with the last one that the paths of all ranks have in common.
