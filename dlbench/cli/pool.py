@@ -22,7 +22,7 @@ from dlbench.errors import one_line
 from dlbench.quantities import counted
 
 if TYPE_CHECKING:
-    from dlbench.slurm.pool_log import Event, JobFacts, JobTally
+    from dlbench.slurm.pool_log import Event, JobFacts, JobTally, PoolEnded
 
 HELP = "Run the jobs of an experiment side by side, each again as it ends, until a timeout."
 EPILOG = """FOLDER holds experiment.yaml, a plan of one experiment. Records go to FOLDER/results, what the runs print to
@@ -36,7 +36,8 @@ examples:
   dlbench pool campaign/tier-1                          inside a SLURM allocation, or on this machine
   dlbench pool campaign/tier-1 --timeout 240 --json     four minutes, summary as JSON
 
-exit codes: 0 no job was given up, 1 one was, 2 wrong experiment or machine, 128 + N ended by signal N"""
+exit codes: 0 every job has completed, 1 one never has or was given up, 2 wrong experiment or machine, 128 + N ended by
+signal N"""
 
 
 def register(app: typer.Typer) -> None:
@@ -68,7 +69,7 @@ def pool(argv: Sequence[str]) -> int:
     else:
         print()
         print_table([_row(tally) for tally in ended.jobs])
-        print("OK" if ended.exit_code == 0 else f"FAILED: {_why(ended.jobs) or f'ended by {ended.reason}'}")
+        print("OK" if ended.exit_code == 0 else f"FAILED: {_why(ended)}")
     return ended.exit_code
 
 
@@ -165,6 +166,11 @@ def _row(tally: JobTally) -> dict[str, str]:
     }
 
 
-def _why(jobs: Sequence[JobTally]) -> str:
-    names = [one_line(tally.job) for tally in jobs if tally.given_up]
-    return f"given up: {', '.join(names)}" if names else ""
+def _why(ended: PoolEnded) -> str:
+    lists = {
+        "given up": [tally.job for tally in ended.jobs if tally.given_up],
+        "never completed": [tally.job for tally in ended.jobs if not (tally.completed or tally.given_up)],
+    }
+    if ended.exit_code > 128:  # noqa: PLR2004 - a signal, as shells count
+        return f"ended by {ended.reason}"
+    return "; ".join(f"{what}: {one_line(', '.join(jobs))}" for what, jobs in lists.items() if jobs)

@@ -337,7 +337,7 @@ class Pool:
     def _exit_code(self) -> int:
         if self._signals.received:
             return 128 + self._signals.received[0]
-        return RunError.exit_code if any(slot.given_up for slot in self._slots) else 0
+        return RunError.exit_code if any(slot.given_up or not slot.completed for slot in self._slots) else 0
 
     def _under_way(self) -> list[_Run]:
         return [slot.run for slot in self._slots if slot.run]

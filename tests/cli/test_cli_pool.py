@@ -124,6 +124,13 @@ def test_a_job_that_was_given_up_fails_the_pool(run: Command, played: type[Playe
     assert out.splitlines()[-1] == "FAILED: given up: b"
 
 
+def test_a_job_that_never_completed_fails_the_pool(run: Command, played: type[Played], tmp_path: Path) -> None:
+    slow = JobTally(job="c", starts=1, completed=0, failed=0, iterations=7, given_up="")
+    played.ended = PoolEnded(reason="timeout of 9 s and its extension", exit_code=1, jobs=[GOOD, BAD, slow], left=[])
+    code, out, _ = run(str(tmp_path))
+    assert (code, out.splitlines()[-1]) == (1, "FAILED: given up: b; never completed: c")
+
+
 def test_a_pool_that_a_signal_ended_says_so(run: Command, played: type[Played], tmp_path: Path) -> None:
     played.ended = PoolEnded(reason="SIGUSR1", exit_code=138, jobs=[GOOD], left=[])
     code, out, _ = run(str(tmp_path))
@@ -187,4 +194,4 @@ def test_help_explains_when_a_pool_ends(run: Command) -> None:
     code, out, _ = run("--help")
     assert code == 0
     assert "every job has completed at least once" in out
-    assert "exit codes: 0 no job was given up" in out
+    assert "exit codes: 0 every job has completed" in out

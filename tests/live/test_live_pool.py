@@ -102,7 +102,7 @@ def test_jobs_run_side_by_side_until_the_timeout_and_each_at_least_once(mpi: Mpi
         assert tally["completed"] == len(complete) >= 1
         assert (tally["failed"], tally["iterations"]) == (0, sum(len(record.iterations) for record in own))
         for seed, header in enumerate(record.header for record in own):
-            assert (header.experiment, header.system, header.concurrent_jobs) == ("trial", "local", 2)
+            assert (header.experiment[:6], header.system, header.concurrent_jobs) == ("trial-", "local", 2)
             assert (header.placement, header.labels, header.seed) == ("intra-l1", {"mode": "reserved"}, seed)
     begins = [event for event in read_pool_log(folder / "pool.log") if isinstance(event, Started)]
     assert [begin.job for begin in begins[:2]] == ["a", "b"]

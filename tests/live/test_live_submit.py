@@ -15,7 +15,7 @@ OPTIONS = ("--system=local", "--pattern=tier", "--experiments=1", "--gpus=4", "-
 
 
 def submit(mpi: Mpi, folder: Path) -> subprocess.Popen[str]:
-    command = [mpi.python, "-m", "dlbench", "submit", *OPTIONS, "--time-scale=0.0001"]
+    command = [mpi.python, "-m", "dlbench", "submit", *OPTIONS, "--time-scale=0.0001", "--min-seconds=0"]
     return subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
 
 
