@@ -156,6 +156,8 @@ def _awaited(events: Events, nodes: Nodes) -> NDArray[np.int64]:
 def _wait_for_gpu(events: Events, nodes: Nodes, waits: NDArray[np.int64], found: NDArray[np.int64]) -> None:
     """The last event of the GPU, or of the stream that is named, that was launched before and over by the end."""
     gpu = np.flatnonzero(nodes.gpu)
+    if not len(gpu):
+        return
     by_end = gpu[np.argsort(nodes.end[gpu], kind="stable")]
     launched = launch_times(events, nodes)
     stream = _streams_waited_for(events, nodes, waits, np.unique(nodes.track[gpu]))
