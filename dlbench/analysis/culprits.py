@@ -28,11 +28,11 @@ class Class(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class _More(Struct, frozen=True, forbid_unknown_fields=True):
-    classes: list[Class]
+    classes: tuple[Class, ...]
 
 
 class _Knowledge(Struct, frozen=True, forbid_unknown_fields=True):
-    classes: list[Class]
+    classes: tuple[Class, ...]
     blocking: str
     blocking_copies: str
 
@@ -46,7 +46,7 @@ class CulpritClasses:
     """Classes of events: those of the file `more`, then the built-in ones. Raises `SpecError` where it is wrong."""
 
     def __init__(self, more: Path | None = None) -> None:
-        added = read(more, _More).classes if more is not None else []
+        added = read(more, _More).classes if more is not None else ()
         for entry in added:
             try:
                 re.compile(entry.pattern)

@@ -215,3 +215,34 @@ def test_help_shows_examples_and_needs_no_analysis() -> None:
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
     assert "dlbench tax traces/rank*.json.gz" in done.stdout
     assert done.stdout.endswith("set()\n")
+
+
+def test_what_made_ranks_late_is_named(tax: Command) -> None:
+    out = tax("run.jsonl")[1]
+    # The one op of a rank is entered as it begins, which rank 1 does late.
+    row = out.split("# What made ranks late\n")[1].split("# Why the last")[0].splitlines()[-2].split()
+    assert row == ["idle", *"begin of the iteration".split(), "8", "8", "3600.0", "100.0", "1", "100.0"]
+    document = json.loads(tax("run.jsonl", "--json")[1])
+    assert document["culprits"][0]["blamed"] == pytest.approx(3.6)
+    assert document["culprit_classes"][0]["path_share"] == pytest.approx(1)
+    assert document["paths"][0]["determination_busy"] < 0 < document["paths"][0]["determination"]
+    assert document["largest"][0]["culprit"] == "begin of the iteration"
+
+
+def test_without_critical_paths_nothing_is_said_of_culprits(tax: Command) -> None:
+    out = tax("run.jsonl", "--no-critical-path")[1]
+    assert "What made ranks late" not in out
+    document = json.loads(tax("run.jsonl", "--json", "--no-critical-path")[1])
+    assert (document["culprits"], document["paths"]) == ([], [])
+    assert document["largest"][0]["predicted"] is None
+
+
+def test_classes_of_the_user_are_for_paths_of_traces(tax: Command) -> None:
+    Path("mine.yaml").write_text("classes:\n  - {name: mine, on: gpu, pattern: my_kernel}\n")
+    for rank, late in enumerate((0, 400)):
+        write_trace(Path(f"traces/rank{rank}.json"), rank, 500, 1100, 2100 + late)
+    assert tax("traces", "--classes", "mine.yaml")[0] == 0
+    message = "dlbench: --classes has no meaning without critical paths of traces; leave it out\n"
+    assert tax("run.jsonl", "--classes", "mine.yaml") == (2, "", message)
+    assert tax("traces", "--classes", "mine.yaml", "--no-critical-path") == (2, "", message)
+    assert tax("traces", "--classes", "none.yaml") == (2, "", "dlbench: none.yaml: no such file or directory\n")
