@@ -27,6 +27,9 @@ START = "begin of the iteration"
 """What comes first on a path: a rank that begins late is late from then on."""
 _BEGIN = Place(-1, -1)
 _PIPELINE = "pipeline"
+_LATE_START = "late start"
+_FARTHEST = 1e7
+"""Seconds from the begin of an iteration, a third of a year."""
 
 
 class _What(NamedTuple):
@@ -55,14 +58,14 @@ class RecordedPaths:
         self._groups = groups
         self._needs = _Needs(programs, world_size, groups)
         whats: Codes[_What] = Codes()
-        self._start = Part(whats[_What(START, IDLE)], 0)
+        self._start = Part(whats[_What(START, _LATE_START)], 0)
         self._parts = _parts(programs, world_size, whats)
         self._whats = list(whats)
         self._reasons: list[list[Reason]] = [[] for _ in groups]
 
     def add(self, times: NDArray[np.float64], begins: Sequence[float]) -> None:
         """Explain an iteration by its ops array, shape (ranks, ops, 2), and when each rank began it, in seconds."""
-        ordered = np.fmax.accumulate(times.reshape(len(times), -1), axis=1).reshape(times.shape)
+        ordered = _ordered(times, min(begins))
         moments = _Moments(ordered, begins, self._needs)
         for group, reasons in zip(self._groups, self._reasons, strict=True):
             entered = ordered[list(group.ranks), group.enter, 0]
@@ -70,8 +73,8 @@ class RecordedPaths:
                 group.enter.tolist(), entered.argmax(axis=1).tolist(), entered.argmin(axis=1).tolist(), strict=True
             )
             for ops, last, first in ends:
-                ends = (Place(group.ranks[column], ops[column]) for column in (last, first))
-                slow, fast = self._until_they_meet(moments, *ends)
+                last_entry, first_entry = (Place(group.ranks[column], ops[column]) for column in (last, first))
+                slow, fast = self._until_they_meet(moments, last_entry, first_entry)
                 reasons.append(reason(slow, fast, self._culprit(slow, fast), self._class))
 
     def explained(self) -> list[Explained]:
@@ -82,8 +85,11 @@ class RecordedPaths:
         """The paths to the entries of two ops, as far back as they have nothing in common."""
         ways = _Way(slow), _Way(fast)
         while ways[0].place != ways[1].place:
-            way = max(ways, key=lambda each: moments.entered(each.place))
-            way.go_back(*self._before(moments, way.place))
+            way = ways[moments.entered(ways[0].place) < moments.entered(ways[1].place)]
+            # Paths to collectives of one iteration have much in common.
+            if way.place not in moments.before:
+                moments.before[way.place] = self._before(moments, way.place)
+            way.go_back(*moments.before[way.place])
         return ways[0].path(), ways[1].path()
 
     def _before(self, moments: _Moments, place: Place) -> tuple[Place, list[_Step]]:
@@ -92,11 +98,12 @@ class RecordedPaths:
         entered, idle = moments.entered(place), self._parts[rank][op]._replace(idle=True)
         if op == 0:
             begun = moments.begins[rank]
-            return _BEGIN, [_Step(idle, place, entered - begun), _Step(self._start, place, begun - moments.first)]
-        before = Place(rank, op - 1)
-        origin, left = moments.awaited(before), moments.leave[rank][op - 1]
-        steps = [(idle, place, entered - left), (self._parts[rank][op - 1], before, left - moments.entered(origin))]
-        return origin, [_Step(*step) for step in steps]
+            origin, steps = _BEGIN, [(idle, place, entered - begun), (self._start, place, begun - moments.first)]
+        else:
+            before, left = Place(rank, op - 1), moments.leave[rank][op - 1]
+            origin = moments.awaited(before)
+            steps = [(idle, place, entered - left), (self._parts[rank][op - 1], before, left - moments.entered(origin))]
+        return origin, [_Step(*step) for step in steps if step[-1] > 0]
 
     def _culprit(self, slow: Path, fast: Path) -> Culprit:
         found = blame(slow, fast)
@@ -120,10 +127,9 @@ class _Way:
 
     def go_back(self, place: Place, steps: Sequence[_Step]) -> None:
         self.place = place
-        for step in steps:
-            if step.seconds > 0:
-                self._seconds[step.part] = self._seconds.get(step.part, 0.0) + step.seconds
-                self._places.setdefault(step.part, step.place)
+        for part, at, seconds in steps:
+            self._seconds[part] = self._seconds.get(part, 0.0) + seconds
+            self._places.setdefault(part, at)
 
     def path(self) -> Path:
         return Path(self._seconds, self._places)
@@ -173,6 +179,8 @@ class _Moments:
         self.leave: list[list[float]] = times[..., 1].tolist()
         self.begins = [min(begin, ops[0]) for begin, ops in zip(begins, self.enter, strict=True)]
         self.first = min(self.begins)
+        self.before: dict[Place, tuple[Place, list[_Step]]] = {}
+        """Steps that are known: where they lead from each op, and what they pass."""
         self._needs = needs
         self._latest = needs.latest(times)
 
@@ -191,6 +199,14 @@ class _Moments:
             if self.entered(origin) < self.entered(last) < left:
                 origin = last
         return origin
+
+
+def _ordered(times: NDArray[np.float64], begin: float) -> NDArray[np.float64]:
+    """The times, none before an earlier one of its rank; what is no time near `begin` has that before or after it."""
+    known = np.where(np.abs(times - begin) < _FARTHEST, times, np.nan).reshape(len(times), -1)
+    first = np.nan_to_num(np.fmin.reduce(known, axis=1, keepdims=True), nan=begin)
+    ordered = np.fmax.accumulate(known, axis=1)
+    return np.asarray(np.where(np.isnan(ordered), first, ordered)).reshape(times.shape)
 
 
 def _parts(programs: Programs, world_size: int, whats: Codes[_What]) -> list[list[Part]]:

@@ -66,7 +66,7 @@ def test_a_rank_that_begins_the_iteration_late_is_late_by_that(tmp_path: Path) -
     record = write_taxed(tmp_path, [times], PHASES)
     record.write_text(record.read_text().replace('"skew": [0.0, 0.0]', '"skew": [0.0, 0.25]'))
     found = explained(record)[1]
-    assert found.culprits == [culprit(START, "idle", 1, 0, 0.25)]
+    assert found.culprits == [culprit(START, "late start", 1, 0, 0.25)]
 
 
 def test_paths_end_at_the_collective_before_which_ranks_met(tmp_path: Path) -> None:
@@ -172,6 +172,16 @@ def test_times_that_no_run_can_have_are_explained_somehow(tmp_path_factory: Any,
     found = explained(record)[1]
     assert len(found.culprits) == 3
     assert np.isfinite(found.predicted).all()
+
+
+@pytest.mark.parametrize("damage", [np.nan, np.inf, -np.inf, 1e300, -1e300])
+@pytest.mark.parametrize("op", [0, 2])
+def test_damaged_times_of_other_ops_cost_no_more_than_the_paths_there(tmp_path: Path, op: int, damage: float) -> None:
+    times = [list(rank) for rank in performed(np.full((3, len(PROGRAM)), 0.1))]
+    times[1][op] = (damage, damage)
+    found = explained(write_taxed(tmp_path, [times], table_of(range(3), *PROGRAM)))[1]
+    assert np.isfinite(found.predicted).all()
+    assert found.predicted == pytest.approx([0.0] * 3, abs=0.2)
 
 
 def performed(lengths: np.ndarray[Any, np.dtype[np.float64]]) -> Times:

@@ -14,6 +14,7 @@ import pytest
 from builder import header, iterations, write_lines
 from shared_data import shared_file
 
+from dlbench.analysis.recorded_paths import START
 from dlbench.cli.main import main
 
 Command = Callable[..., tuple[int, str, str]]
@@ -221,12 +222,12 @@ def test_what_made_ranks_late_is_named(tax: Command) -> None:
     out = tax("run.jsonl")[1]
     # The one op of a rank is entered as it begins, which rank 1 does late.
     row = out.split("# What made ranks late\n")[1].split("# Why the last")[0].splitlines()[-2].split()
-    assert row == ["idle", *"begin of the iteration".split(), "8", "8", "3600.0", "100.0", "1", "100.0"]
+    assert row == ["late", "start", *START.split(), "8", "8", "3600.0", "100.0", "1", "100.0"]
     document = json.loads(tax("run.jsonl", "--json")[1])
     assert document["culprits"][0]["blamed"] == pytest.approx(3.6)
     assert document["culprit_classes"][0]["path_share"] == pytest.approx(1)
-    assert document["paths"][0]["determination_busy"] < 0 < document["paths"][0]["determination"]
-    assert document["largest"][0]["culprit"] == "begin of the iteration"
+    assert (document["paths"][0]["determination"], document["paths"][0]["gap"]) == (pytest.approx(1), 0)
+    assert document["largest"][0]["culprit"] == START
 
 
 def test_without_critical_paths_nothing_is_said_of_culprits(tax: Command) -> None:
