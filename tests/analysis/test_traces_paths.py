@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 import pytest
 from kineto_job import ANNOTATION, Delay, Job, Op
-from kineto_writer import FORMS, Form
+from kineto_writer import FORMS, Collective, Form, Group, Writing, run, write_run
+from shared_data import shared_file
 
 from dlbench.analysis.critical_path import Explained, determination
 from dlbench.analysis.culprits import CulpritClasses
@@ -146,3 +148,55 @@ def test_the_tax_grows_as_the_delay_once_that_exceeds_the_slack(tmp_path: Path) 
     names = {culprit.name for culprit, beyond in zip(paths.culprits, past, strict=True) if beyond}
     assert names == {KERNELS[2]}
     assert {culprit.name for culprit in paths.culprits[:3]} == {KERNELS[0]}
+
+
+def test_jitter_on_every_kernel_and_cpu_op_hides_no_delay_that_is_larger(tmp_path: Path) -> None:
+    count, random = 100, np.random.default_rng(3)
+    every = [(rank, segment, op) for rank in range(4) for segment in range(count) for op in range(len(KERNELS))]
+    delays = {place: Delay(gpu=int(random.integers(10_000)), cpu=int(random.integers(500))) for place in every}
+    places = victims(count, 4, seed=4)
+    delays |= {place: Delay(gpu=int(random.integers(200_000, 3 * MILLISECOND))) for place in places}
+    job = Job(segments=[ops(backward=2)] * count, delays=delays, explicit=False, synchronized=False)
+    assert named(paths_of(job, tmp_path)[1]) == delayed(places)
+
+
+def test_a_rank_that_was_held_up_in_another_group_has_that_collective_for_a_culprit(tmp_path: Path) -> None:
+    world, pairs = Group("0", (0, 1, 2, 3)), (Group("1", (0, 1)), Group("2", (2, 3)))
+    program = [Collective("allreduce", group) for group in (*pairs, world)] * 4
+    # Before the second collective of the pair 0-1, rank 1 computes for 1 ms longer, so that both are late for the next.
+    kernels = run(program, [dict.fromkeys(range(4), 300_000)] * len(program), {(1, 3): MILLISECOND})
+    groups = tax_of_traces(write_run(tmp_path, kernels), seed=0, explain=CulpritClasses()).groups
+    found = {tax.collectives.ranks: tax.explained for tax in groups}
+    own, all_ranks = found[0, 1], found[0, 1, 2, 3]
+    assert own is not None and all_ranks is not None  # noqa: PT018
+    assert [(culprit.kind, culprit.rank) for culprit in own.culprits] == [("", -1), ("GEMM", 1), ("", -1), ("", -1)]
+    assert own.culprits[1].seconds == pytest.approx(1e-3)
+    late = all_ranks.culprits[1]
+    assert (late.kind, late.rank) == ("communication", 0)
+    assert late.seconds == pytest.approx(1e-3)
+
+
+def test_the_paths_of_the_real_trace_set_are_as_much_longer_as_the_tax() -> None:
+    files = [shared_file(f"traces/dlrm8/rank{rank}.pt.trace.json.gz") for rank in range(8)]
+    groups = tax_of_traces(files, seed=0, explain=CulpritClasses()).groups
+    for tax in groups:
+        assert tax.explained is not None
+        known = np.isfinite(tax.explained.predicted)
+        difference = np.abs(tax.explained.predicted - tax.collectives.tau_range)[known]
+        assert (difference <= 10e-6).all()
+        assert (np.abs(tax.explained.gap[known]) <= 100e-6).all()
+    # Before the first collective, the ranks' traces begin milliseconds apart.
+    assert [int(np.isnan(tax.explained.predicted).sum()) for tax in groups if tax.explained] == [1, 0]
+
+
+def test_traces_without_launches_are_explained_by_what_streams_did(tmp_path: Path) -> None:
+    program = [Collective("allreduce", Group("0", (0, 1)))] * 3
+    kernels = run(program, [{0: 200_000, 1: 200_000}] * 3, {(1, 1): MILLISECOND})
+    files = write_run(tmp_path, kernels, Writing(form="epoch"))
+    for file in files:
+        text = json.loads(file.read_text())
+        text["traceEvents"] = [each for each in text["traceEvents"] if each["cat"] == "kernel"]
+        file.write_text(json.dumps(text))
+    (tax,) = tax_of_traces(files, seed=0, explain=CulpritClasses()).groups
+    assert tax.explained is not None
+    assert [(culprit.kind, culprit.rank) for culprit in tax.explained.culprits] == [("", -1), ("GEMM", 1), ("", -1)]
