@@ -163,8 +163,9 @@ class Pool:
             reason = ""
             try:
                 while not (reason := self._reason_to_end()):
-                    self._step()
+                    self._start_due()
                     sleep(_LOOK_SECONDS)
+                    self._look_unless_told_to_end()
             except DlbenchError as error:
                 reason = str(error)
                 raise
@@ -226,12 +227,15 @@ class Pool:
         extended = f", extended by {over:.1f} s for {', '.join(self._waited_for)}" if self._waited_for else ""
         return f"timeout of {policy.timeout:g} s{extended}"
 
-    def _step(self) -> None:
-        """Take in what has ended, and start what is due."""
-        self._look()
+    def _start_due(self) -> None:
         for slot in self._slots:
             if slot.run is None and not slot.given_up and monotonic() >= slot.due:
                 self._start(slot)
+
+    def _look_unless_told_to_end(self) -> None:
+        """Take in what has ended. A signal from SLURM ends the launchers too, which is no failure of theirs."""
+        if not self._signals.received:
+            self._look()
 
     def _look(self) -> None:
         for slot in self._slots:
@@ -319,6 +323,7 @@ class Pool:
 
     def _end(self, reason: str) -> PoolEnded:
         """End all runs: in peace, then after the grace, or at a second signal, by force."""
+        told = self._signals.received[:1]  # one that comes from now on only makes it end faster
         self._end_in_peace()
         self._end_by_force()
         for slot in self._slots:
@@ -326,7 +331,7 @@ class Pool:
                 self._give_up(slot, "failed, and had no iteration when the pool ended")
         ended = PoolEnded(
             reason=reason,
-            exit_code=self._exit_code(),
+            exit_code=128 + told[0] if told else self._exit_code(),
             jobs=[slot.tally() for slot in self._slots],
             left=self._left(),
         )
@@ -335,16 +340,13 @@ class Pool:
         return ended
 
     def _exit_code(self) -> int:
-        if self._signals.received:
-            return 128 + self._signals.received[0]
         return RunError.exit_code if any(slot.given_up or not slot.completed for slot in self._slots) else 0
 
     def _under_way(self) -> list[_Run]:
         return [slot.run for slot in self._slots if slot.run]
 
     def _end_in_peace(self) -> None:
-        if not self._signals.received:  # a signal from SLURM ends the launchers too, which is no failure
-            self._look()
+        self._look_unless_told_to_end()
         runs = self._under_way()
         for run in runs:
             run.stopped = "terminated"

@@ -27,6 +27,8 @@ RESULTS = "results"
 LOGS = "logs"
 _GRACE_SHARE = 0.8
 """Part of the pool's grace in which a run must finish its iteration; in the rest it ends."""
+_OF_THE_POOL = ("model", "record", "experiment", "job", "placement", "concurrent-jobs")
+"""Options by which the pool and the analysis find the records of a job, and what is beside it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -192,6 +194,9 @@ class _Preparation:
 
     def _options(self, job: Job, placement: str) -> tuple[list[str], RunRequest]:
         """The options of every run of the job, where its own win, and what they ask for."""
+        for name in _OF_THE_POOL:
+            if name in job.options:
+                raise OptionError(f"options: {name} is set by the pool for every run; leave it out")
         parser = run_parser(f"dlbench.{job.strategy}", job.strategy)
         given = {
             "model": job.model,

@@ -189,6 +189,11 @@ def test_a_long_job_is_waited_for_until_it_has_completed_once_while_the_others_g
     assert last_start > 0.6
 
 
+def test_the_job_that_the_pool_has_waited_for_is_not_started_again_to_be_ended_at_once(tmp_path: Path) -> None:
+    trial = Trial(tmp_path, {"a": f"sleep 0.6; {COMPLETES}"})
+    assert (tally(trial.run(), "a").starts, [event.status for event in trial.of(Ended)]) == (1, ["completed"])
+
+
 def test_the_extension_has_an_end(tmp_path: Path) -> None:
     ended = Trial(tmp_path, {"a": ENDLESS, "b": COMPLETES}, extension=0.2).run()
     assert ended.reason == "timeout of 0.3 s and its extension of 0.2 s, in which a never completed"
@@ -296,6 +301,17 @@ def test_a_second_signal_ends_what_is_left_at_once(tmp_path: Path) -> None:
     trial.run()
     assert time.monotonic() - begin < 5
     assert [event.status for event in trial.of(Ended)] == ["killed"]
+
+
+def test_a_signal_while_the_pool_ends_anyway_does_not_make_a_complete_experiment_a_cancelled_one(
+    tmp_path: Path,
+) -> None:
+    second = "trap 'kill -TERM $PPID; sleep 60' USR1; while :; do sleep 0.02; done"
+    script = f"[ -e $FOLDER/tried ] || {{ touch $FOLDER/tried; {COMPLETES}; exit; }}; {second}"
+    trial = Trial(tmp_path, {"a": script})
+    ended = trial.run()
+    assert (ended.reason, ended.exit_code) == ("timeout of 0.3 s", 0)
+    assert [event.status for event in trial.of(Ended)] == ["completed", "killed"]
 
 
 def test_a_job_that_only_ever_failed_is_given_up_at_the_end(tmp_path: Path) -> None:

@@ -165,6 +165,7 @@ def test_the_experiment_of_a_cluster_does_not_run_outside_of_an_allocation(mode:
         ({"model": "vit-c"}, "job a: unknown model 'vit-c'; did you mean"),
         ({"options": {"iteratoins": 3}}, "job a: unknown key iteratoins, did you mean iterations"),
         ({"options": {"iterations": 0}}, "job a: argument --iterations: expected an integer of 1 or more"),
+        ({"options": {"record": "/tmp"}}, "job a: options: record is set by the pool for every run; leave it out"),
         ({"strategy": "dp_pp", "options": {"pp": 3}}, "job a: world size 4 is not a multiple of pp = 3"),
     ],
 )
