@@ -89,6 +89,8 @@ def run_here(campaign: Campaign, experiments: Sequence[Experiment], report: Repo
     failed = False
     with _forwarded(lock) as signals:
         for index, experiment in enumerate(experiments, start=1):
+            if signals.received:
+                break
             jobs = counted(len(experiment.jobs), "job")
             report(f"[{index}/{len(experiments)}] {experiment.name}: {experiment.kind}, {jobs}")
             folder = campaign.write_experiment(experiment)
@@ -96,8 +98,8 @@ def run_here(campaign: Campaign, experiments: Sequence[Experiment], report: Repo
             failed |= signals.run(_pool(folder, campaign.request.launcher), mark=_mark(folder)) != 0
             # What a pool that was killed has left would run beside the next experiment.
             kill_marked(unended(read_pool_log(folder / LOG_NAME)))
-            if signals.received:
-                return 128 + signals.received[0]
+        if signals.received:
+            return 128 + signals.received[0]
     return int(failed)
 
 
@@ -117,8 +119,17 @@ def cancel(campaign: Campaign, names: Sequence[str], report: Report) -> None:
         _cancel(campaign, status)
         campaign.note("cancelled", status.experiment, status.job_id)
         report(f"{status.experiment}: {'ending' if status.state is State.RUNNING else 'cancelled'}")
-    if not chosen:
+    if not chosen and not names and _between_two(campaign):
+        _end_submitter(campaign)
+        report("ending 'dlbench submit', which was between two experiments")
+    elif not chosen:
         report("nothing to cancel: no experiment is pending or running")
+
+
+def _between_two(campaign: Campaign) -> bool:
+    """Whether a `dlbench submit` is at work that runs experiments here, while none of them runs."""
+    here = any(submission.job_id == LOCAL for submission in campaign.submissions().values())
+    return here and submitter(campaign.folder) is not None
 
 
 def _cancel(campaign: Campaign, status: Status) -> None:

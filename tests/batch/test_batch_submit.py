@@ -183,6 +183,33 @@ def test_experiments_that_run_here_are_cancelled_through_their_submitter(campaig
     assert survey(campaign)[0].state is State.CANCELLED
 
 
+def test_a_submitter_between_two_experiments_is_cancelled_too(campaign: Campaign, slurm: Slurm) -> None:
+    campaign.note("submitted", "mix-000", LOCAL)
+    command = [sys.executable, "-c", _SUBMITTER, str(campaign.folder)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as submitter:
+        assert submitter.stdout is not None
+        assert submitter.stdout.readline() == "ready\n"
+        completed(campaign, "mix-000", "")
+        assert survey(campaign)[0].state is State.COMPLETED
+        said: list[str] = []
+        cancel(campaign, ["mix-000"], said.append)
+        assert submitter.poll() is None
+        cancel(campaign, [], said.append)
+        assert submitter.wait(20) == -signal.SIGTERM
+    assert said == [
+        "nothing to cancel: no experiment is pending or running",
+        "ending 'dlbench submit', which was between two experiments",
+    ]
+
+
+def test_a_signal_between_two_experiments_starts_no_other(campaign: Campaign, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_pool", lambda *_: [sys.executable, "-c", ""])
+    monkeypatch.setattr(module, "kill_marked", lambda _: os.kill(os.getpid(), signal.SIGTERM))
+    with locked(campaign.folder) as lock:
+        assert run_here(campaign, campaign.plan.experiments, str, lock) == 128 + signal.SIGTERM
+    assert jobs(campaign) == {"mix-000": LOCAL}
+
+
 def test_experiments_run_here_one_after_the_other(campaign: Campaign, monkeypatch: pytest.MonkeyPatch) -> None:
     program = "import pathlib, sys; pathlib.Path(sys.argv[1], 'ran').touch(); sys.exit('alone' in sys.argv[1])"
     monkeypatch.setattr(module, "_pool", lambda folder, _: [sys.executable, "-c", program, str(folder)])
