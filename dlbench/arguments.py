@@ -77,6 +77,11 @@ def at_least(minimum: Number) -> Callable[[str], Number]:
     return _number(type(minimum), lambda value: value >= minimum, f"of {minimum:g} or more")
 
 
+def between(minimum: Number, maximum: Number) -> Callable[[str], Number]:
+    """Argument type: a number of the minimum's type, neither less than it nor more than the maximum."""
+    return _number(type(minimum), lambda value: minimum <= value <= maximum, f"from {minimum:g} to {maximum:g}")
+
+
 def more_than(bound: float) -> Callable[[str], float]:
     """Argument type: a finite float above the bound."""
     return _number(float, lambda value: value > bound, f"above {bound:g}")

@@ -6,13 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from dlbench.arguments import ArgumentParser, at_least, more_than, path, text
+from dlbench.arguments import ArgumentParser, at_least, between, more_than, path, text
 from dlbench.errors import OptionError
 
 
 def parser() -> ArgumentParser:
     built = ArgumentParser(prog="dlbench test")
     built.add_argument("--iterations", type=at_least(1))
+    built.add_argument("--patterns", type=between(1, 9))
     built.add_argument("--seconds", type=at_least(0.0))
     built.add_argument("--fraction", type=more_than(0.0))
     built.add_argument("--mode", choices=["fast", "slow"])
@@ -31,6 +32,8 @@ def parser() -> ArgumentParser:
         (["--iterations"], "argument --iterations: expected one argument; see 'dlbench test --help'"),
         (["--iterations", "0"], "argument --iterations: expected an integer of 1 or more, found '0'"),
         (["--iterations", "1.5"], "argument --iterations: expected an integer of 1 or more, found '1.5'"),
+        (["--patterns", "0"], "argument --patterns: expected an integer from 1 to 9, found '0'"),
+        (["--patterns", "10"], "argument --patterns: expected an integer from 1 to 9, found '10'"),
         (["--seconds", "-1"], "argument --seconds: expected a number of 0 or more, found '-1'"),
         (["--seconds", "inf"], "argument --seconds: expected a number of 0 or more, found 'inf'"),
         (["--seconds", "1e19"], "argument --seconds: expected a number below 2^63, found '1e19'"),

@@ -18,6 +18,7 @@ from msgspec import Meta
 from dlbench.allocators.classes import PATTERN
 from dlbench.allocators.mixture import Bin
 from dlbench.errors import OptionError, SpecError
+from dlbench.quantities import counted
 from dlbench.specs.check import NonNegative, Positive, Text, require
 from dlbench.specs.reading import convert, read_yaml
 from dlbench.strategies import get_strategy
@@ -103,6 +104,11 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
         _check_unique("experiments", [experiment.name for experiment in self.experiments])
         for index, experiment in enumerate(self.experiments):
             _check_experiment(self, experiment, f"experiments[{index}]")
+
+    def content(self) -> str:
+        """How many experiments of each kind it has, in words."""
+        kinds = Counter(experiment.kind for experiment in self.experiments)
+        return f"{counted(kinds['concurrent'], 'concurrent experiment')}, {counted(kinds['baseline'], 'baseline')}"
 
 
 def write_plan(plan: Plan, path: Path) -> None:

@@ -12,6 +12,9 @@ from typing import TypeVar
 from dlbench.errors import UserError
 from dlbench.specs import SystemSpec
 
+LARGEST = 100_000
+"""Nodes of a topology that is made up: more than any machine has, and few enough to place jobs on in a minute."""
+
 
 class TopologyError(UserError):
     """A machine that is described wrongly, or not as it was asked for."""
@@ -178,8 +181,14 @@ def from_system(
             "use a file with the output of 'scontrol show topology'"
         )
     gpus_per_node = system.gpus_per_node or 1
+    _refuse_too_many(system.name, groups * nodes_per_group)
     count = _nodes(system.name, gpus, gpus_per_node, groups * nodes_per_group)
     return Topology(system.name, tuple(_groups(count, groups, nodes_per_group, nodes_per_switch)), gpus_per_node)
+
+
+def _refuse_too_many(system: str, nodes: int) -> None:
+    if nodes > LARGEST:
+        raise TopologyError(f"system {system} would have {nodes} nodes; use at most {LARGEST}")
 
 
 def _nodes(system: str, gpus: int | None, gpus_per_node: int, most: int) -> int:
@@ -230,5 +239,6 @@ def _single_node(system: SystemSpec, gpus: int | None) -> Topology:
         slots = len(os.sched_getaffinity(0)) if gpus is None else gpus
     else:
         slots = _nodes(system.name, gpus, 1, system.gpus_per_node)
+    _refuse_too_many(system.name, slots)
     names = tuple(f"slot{index:03}" for index in range(slots))
     return Topology(system.name, (Group("g00", (Switch("g00s00", names),)),), 1)

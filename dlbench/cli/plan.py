@@ -14,6 +14,7 @@ from dlbench.cli.forwarding import add_command
 from dlbench.cli.plan_options import add_plan_arguments, design_plan, plan_request, run_options
 from dlbench.cli.specs import print_table
 from dlbench.errors import one_line
+from dlbench.quantities import significant
 
 if TYPE_CHECKING:
     from dlbench.allocators.experiment import Experiment, Plan
@@ -83,8 +84,7 @@ def _print(found: Plan) -> None:
 
 def _summary(found: Plan, hours: Sequence[float]) -> Iterator[tuple[str, str]]:
     together = [experiment for experiment in found.experiments if experiment.kind == "concurrent"]
-    alone = len(found.experiments) - len(together)
-    yield "plan", f"{len(together)} concurrent experiments, {alone} baselines; mode {found.mode}, seed {found.seed}"
+    yield "plan", f"{found.content()}; mode {found.mode}, seed {found.seed}"
     yield "entropy", _counts(experiment.entropy_bin for experiment in together)
     if found.mode == "reserved":
         yield "locality", _counts(experiment.locality_bin for experiment in together)
@@ -93,8 +93,8 @@ def _summary(found: Plan, hours: Sequence[float]) -> Iterator[tuple[str, str]]:
     for note in found.notes:
         yield "note", note
     concurrent = sum(hours[: len(together)])
-    total = sum(hours)
-    yield "node-hours", f"{total:.1f} = {concurrent:.1f} concurrent + {total - concurrent:.1f} baselines"
+    total, beside, alone = (significant(value, digits=3) for value in (sum(hours), concurrent, sum(hours) - concurrent))
+    yield "node-hours", f"{total} = {beside} concurrent + {alone} baselines"
 
 
 def _counts(bins: Iterator[str | None]) -> str:

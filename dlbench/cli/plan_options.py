@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dlbench.arguments import ArgumentParser, at_least, text
+from dlbench.arguments import ArgumentParser, at_least, between, text
 from dlbench.errors import OptionError, one_line
 
 if TYPE_CHECKING:
@@ -26,6 +26,8 @@ _TAKEN_OVER = (
     "launcher",
 )  # fmt: skip
 """Options that are what a campaign is asked for, under the same names."""
+_count = between(1, 1000)
+"""Of experiments and of patterns: with more a plan is not designed in seconds any more."""
 
 
 def add_plan_arguments(parser: ArgumentParser) -> None:
@@ -51,8 +53,8 @@ def add_plan_arguments(parser: ArgumentParser) -> None:
         metavar="FILE",
         help="for --topology FILE: what 'sinfo' prints, for the usable nodes",
     )
-    what.add_argument("--experiments", type=at_least(1), default=12, metavar="N", help="concurrent ones (default 12)")
-    what.add_argument("--patterns", type=at_least(1), default=5, metavar="N", help="patterns to draw (default 5)")
+    what.add_argument("--experiments", type=_count, default=12, metavar="N", help="concurrent ones (default 12)")
+    what.add_argument("--patterns", type=_count, default=5, metavar="N", help="patterns to draw (default 5)")
     what.add_argument("--utilisation", type=text, metavar="LOW:HIGH", help="share of the GPUs that jobs use")
     what.add_argument("--tiers", type=text, metavar="NAME", help="tiers by name or YAML file")
     what.add_argument("--catalogue", type=text, metavar="NAME", help="strategies and models, by name or YAML file")
@@ -79,6 +81,8 @@ def plan_request(arguments: argparse.Namespace, system: SystemSpec, options: dic
         raise OptionError("--sizes is for --pattern uniform; the sizes of tiers are in --tiers FILE")
     if arguments.sinfo and arguments.topology in (None, LIVE):
         raise OptionError("--sinfo is for --topology FILE; a live cluster says itself which nodes are usable")
+    if arguments.topology and is_here(system):
+        raise OptionError(f"--topology is for clusters; the jobs of system {system.name} run on this machine")
     small = is_here(system) and system.gpu is None
     return Request(
         system=_absolute(arguments.system) or "",

@@ -91,8 +91,7 @@ def _check(campaign: Campaign, system: SystemSpec, settings: SiteSettings, *, dr
 
 def _describe(campaign: Campaign) -> None:
     plan = campaign.plan
-    kinds = [experiment.kind for experiment in plan.experiments]
-    print(f"# plan       {kinds.count('concurrent')} concurrent experiments, {kinds.count('baseline')} baselines")
+    print(f"# plan       {plan.content()}")
     print(f"# machine    {one_line(plan.system)}, {plan.gpus} GPUs, mode {plan.mode}, seed {plan.seed}")
     if options := campaign.request.options:
         print(f"# options    {one_line(', '.join(f'{name} {value}' for name, value in options.items()))}")

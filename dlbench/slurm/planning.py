@@ -56,15 +56,17 @@ def find_machine(system: SystemSpec, request: Request, partition: str | None, re
         return Machine(read_topology(Path(where), gpus_per_node=gpus_per_node), where)
     if where == LIVE and partition is None:
         raise OptionError(f"--topology live: system {system.name} has no partition; use --partition NAME")
+    why = ""
     if partition is not None and (where == LIVE or has_slurm()):
         try:
             topology = live_topology(partition, gpus_per_node)
-        except UserError:
+        except UserError as error:
             if where == LIVE:
                 raise
+            why = f", as SLURM gives none ({error})"
         else:
             return _reserved(topology, reservation)
-    return Machine(from_system(system), f"the spec of system {system.name}")
+    return Machine(from_system(system), f"the spec of system {system.name}{why}")
 
 
 def _reserved(topology: Topology, reservation: str | None) -> Machine:

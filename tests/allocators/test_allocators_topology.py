@@ -191,12 +191,18 @@ def test_a_hundred_thousand_gpus_take_a_fraction_of_a_second() -> None:
         ("leonardo", 10, "10 GPUs are not whole nodes of system leonardo; use a multiple of 4, such as 12"),
         ("dgx-a100", 9, "system dgx-a100 has 8 GPUs; 9 do not fit"),
         ("local", 0, "topology local has no node"),
+        ("local", 100_001, "system local would have 100001 nodes; use at most 100000"),
         ("alps", None, "system alps does not say its groups, nodes per group and nodes per L1 switch; use a file"),
     ],
 )
 def test_a_topology_that_cannot_be_is_one_line(system: str, gpus: int | None, said: str) -> None:
     with pytest.raises(TopologyError, match=said):
         from_system(load_system(system), gpus=gpus)
+
+
+def test_a_spec_with_more_nodes_than_any_machine_is_refused_before_they_are_named() -> None:
+    with pytest.raises(TopologyError, match="system leonardo would have 1800000000 nodes; use at most 100000"):
+        from_system(load_system("leonardo"), groups=10**7)
 
 
 def test_on_one_node_the_unit_of_placement_is_a_gpu() -> None:

@@ -121,6 +121,16 @@ def test_the_words_of_slurm_are_passed_on(dlbench: Any, slurm: Slurm) -> None:
     assert complaint(dlbench(*LEONARDO, *SITE)) == f"experiment mix-000: sbatch failed: {refusal}"
 
 
+def test_a_partition_that_the_cluster_does_not_have_is_named_where_names_are_made_up(
+    dlbench: Any, slurm: Slurm, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, out, _ = dlbench(*LEONARDO, *SITE, "--partition=boost", "--dry-run")
+    assert (
+        "# topology   the spec of system leonardo, as SLURM gives none "
+        "(sinfo: has no partition 'boost'; it has boost_usr_prod): 3420 nodes, 13680 GPUs\n"
+    ) in out
+
+
 def test_without_a_cluster_names_are_made_up_and_good_for_a_dry_run_only(
     dlbench: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
