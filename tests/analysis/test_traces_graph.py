@@ -183,6 +183,15 @@ def test_a_stream_waits_for_what_was_recorded_and_not_for_what_was_over_last(tmp
     assert way(tmp_path, *without)[:2] == ["waiting", "unrelated"]
 
 
+def test_waits_of_the_cpu_alone_say_nothing_of_those_of_streams(tmp_path: Path) -> None:
+    written = [
+        *(call("cudaLaunchKernel", 0, 2, 1), kernel("other", 5, 80, stream=8, correlation=1)),
+        *(call("cudaEventSynchronize", 3, 2, 2), kernel("Event Sync", 3, 2, -1, "cuda_sync", wait_on_stream=8)),
+        *(call("cudaLaunchKernel", 12, 2, 5), kernel("waiting", 91, 5, correlation=5)),
+    ]
+    assert way(tmp_path, *written)[:2] == ["waiting", "other"]
+
+
 def arrow(phase: str, tid: int, ts: int) -> dict[str, Any]:
     return {"ph": phase, "cat": "fwdbwd", "name": "fwdbwd", "id": 5, "pid": 9, "tid": tid, "ts": BASE + ts}
 

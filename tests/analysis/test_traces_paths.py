@@ -8,6 +8,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from kineto_job import ANNOTATION, Delay, Job, Op
 from kineto_writer import FORMS, Collective, Form, Group, Writing, run, write_run
 from shared_data import shared_file
@@ -16,6 +18,7 @@ from dlbench.analysis.critical_path import Explained, determination
 from dlbench.analysis.culprits import CulpritClasses
 from dlbench.analysis.tax_sources import tax_of_traces
 from dlbench.analysis.traces.collectives import Collectives
+from dlbench.errors import UserError
 
 MILLISECOND = 1_000_000
 KERNELS = (
@@ -200,3 +203,24 @@ def test_traces_without_launches_are_explained_by_what_streams_did(tmp_path: Pat
     (tax,) = tax_of_traces(files, seed=0, explain=CulpritClasses()).groups
     assert tax.explained is not None
     assert [(culprit.kind, culprit.rank) for culprit in tax.explained.culprits] == [("", -1), ("GEMM", 1), ("", -1)]
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.sampled_from(FORMS),
+    st.lists(st.tuples(st.integers(0, 1), st.floats(0, 1), st.binary(max_size=6), st.integers(0, 300)), max_size=6),
+)
+def test_damaged_traces_are_explained_or_refused_in_a_line(
+    tmp_path_factory: pytest.TempPathFactory, form: Form, damages: list[tuple[int, float, bytes, int]]
+) -> None:
+    files = Job(segments=[ops(backward=2)] * 3, ranks=2, form=form).write(tmp_path_factory.mktemp("damaged"))
+    for rank, place, put, cut in damages:
+        text = files[rank].read_bytes()
+        offset = int(place * len(text))
+        files[rank].write_bytes(text[:offset] + put + text[offset + cut :])
+    try:
+        taxes = tax_of_traces(files, seed=0, explain=CulpritClasses())
+    except UserError as error:
+        assert "\n" not in str(error)
+    else:
+        assert len(taxes.culprits) <= len(taxes.collectives)

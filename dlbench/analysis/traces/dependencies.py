@@ -75,8 +75,8 @@ def _launches(nodes: Nodes) -> NDArray[np.int64]:
 def _streams(events: Events, nodes: Nodes) -> NDArray[np.int64]:
     """What each event of the GPU waits for on other streams."""
     found = np.full(len(nodes), NONE, dtype=np.int64)
-    if len(events.waits.event):
-        for waiting, awaited in _explicit(events, nodes):
+    if explicit := list(_explicit(events, nodes)):
+        for waiting, awaited in explicit:
             if found[waiting] == NONE or nodes.end[awaited] > nodes.end[found[waiting]]:
                 found[waiting] = awaited
         return found
