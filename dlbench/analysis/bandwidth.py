@@ -28,6 +28,8 @@ from dlbench.analysis.tails import FARTHEST, Tail
 from dlbench.errors import OptionError
 
 NO_TAX = "none"
+DOMAINS = (8, 64, 512, 4096)
+"""Ranks that the law is shown for where nobody asks for others."""
 
 BANDWIDTH: Schema = {
     "topology": str,
@@ -107,11 +109,11 @@ def kept_elasticity_bandwidth(bandwidth: float, fixed: float, block: float, flop
 class Collective:
     """What the law takes of a collective, the tax aside."""
 
-    alpha: float
+    alpha: float = 5e-6
     """Latency of a message, seconds."""
-    message: float
+    message: float = 2.0**28
     """S, bytes."""
-    elasticity: float
+    elasticity: float = 0.5
     """|ε| that B* is wanted for."""
 
     def __post_init__(self) -> None:

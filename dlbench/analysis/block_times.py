@@ -17,10 +17,10 @@ from numpy.typing import ArrayLike, NDArray
 
 from dlbench.analysis.campaign import Campaign
 from dlbench.analysis.programs import Programs, communication_class
-from dlbench.analysis.samples import configurations, measured
+from dlbench.analysis.samples import Configuration, configurations, measured
 from dlbench.analysis.traces.collectives import Collectives
 from dlbench.errors import UserError
-from dlbench.records.reader import iterate
+from dlbench.records.reader import UnreadableRecord, iterate
 from dlbench.records.schema import Header, OpEntry
 
 COLLECTIVES = ("allreduce", "allgather", "reduce_scatter", "alltoall")
@@ -140,28 +140,40 @@ class _Part(NamedTuple):
 
 
 def of_campaign(campaign: Campaign) -> tuple[list[BlockTimes], list[str]]:
-    """Block times of each configuration and communication scope, and why others have none.
-
-    Warm-ups do not count. Raises `RecordError` where a record changed since it was loaded.
-    """
-    found, notes = [], []
-    for configuration in configurations(campaign.runs, measured(campaign.iterations)):
-        parts: dict[str, list[_Part]] = {}
-        frame = configuration.frame
-        number = 0
-        for run in configuration.runs.tolist():
-            iterations = frame["iteration"][frame["run"] == run].tolist()
-            if not campaign.runs.loc[run, "has_ops"]:
-                notes.append(f"{campaign.runs.loc[run, 'run_id']}: recorded no ops; --record-ops does")
-                continue
-            reading = _Run(campaign.paths[run], notes)
-            ops = campaign.ops(run)
-            for index in (index for index in iterations if index < len(ops)):
-                for scope, part in reading.parts(ops[index], number):
-                    parts.setdefault(scope, []).append(part)
-                number += 1
-        found += [_joined(scope, configuration.factors, those) for scope, those in parts.items()]
+    """Block times of each configuration and communication scope, and why others have none. Warm-ups do not count."""
+    notes: list[str] = []
+    without = campaign.runs.loc[~campaign.runs["has_ops"], "run_id"]
+    notes += [f"{run_id}: recorded no ops; --record-ops does" for run_id in without]
+    found = [
+        times for configuration in with_ops(campaign) for times in of_configuration(campaign, configuration, notes)
+    ]
     return found, notes
+
+
+def with_ops(campaign: Campaign) -> list[Configuration]:
+    """The configurations of the runs that recorded ops, with their measured iterations."""
+    return configurations(campaign.runs[campaign.runs["has_ops"]], measured(campaign.iterations))
+
+
+def of_configuration(campaign: Campaign, configuration: Configuration, notes: list[str]) -> list[BlockTimes]:
+    """Block times of each communication scope in the iterations of a configuration whose runs recorded ops.
+
+    Adds to `notes` why runs and scopes have none.
+    """
+    parts: dict[str, list[_Part]] = {}
+    frame = configuration.frame
+    number = 0
+    for run in configuration.runs.tolist():
+        try:
+            reading, ops = _Run(campaign.paths[run], notes), campaign.ops(run)
+        except UnreadableRecord as error:
+            notes.append(f"left out: {error}")
+            continue
+        for index in frame["iteration"][(frame["run"] == run) & (frame["iteration"] < len(ops))].tolist():
+            for scope, part in reading.parts(ops[index], number):
+                parts.setdefault(scope, []).append(part)
+            number += 1
+    return [_joined(scope, configuration.factors, those) for scope, those in parts.items()]
 
 
 def _joined(scope: str, factors: dict[str, Any], parts: Sequence[_Part]) -> BlockTimes:

@@ -260,7 +260,7 @@ class _Rows:
         if share < _NOTEWORTHY_SHARE:
             return []
         common = f"{source}: {100 * share:.0f} % of the variance of block times is common to the ranks of an instance"
-        return [f"{common}, so nobody waits for it; --centring instance leaves it out"]
+        return [f"{common}, so nobody waits for it; dlbench extremes --centring instance leaves it out"]
 
     def statistics(self, chosen: NDArray[np.int64], centring: Centring) -> _Statistics:
         """Statistics of the chosen instances, which may be there several times."""
@@ -350,8 +350,8 @@ _BEWARE_GUMBEL = {
 
 
 _CONTRADICTED = (
-    "Gumbel is no bound: measured waits are shorter than it predicts, although the tail looks heavy; --centring "
-    "instance leaves out what ranks have in common"
+    "Gumbel is no bound: measured waits are shorter than it predicts, although the tail looks heavy; dlbench "
+    "extremes --centring instance leaves out what ranks have in common"
 )
 
 

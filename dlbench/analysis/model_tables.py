@@ -49,7 +49,7 @@ PREDICTION_COLUMNS: Schema = {
 
 FITS = Layout(
     name="fits",
-    title="Fits",
+    title="Fits of block times",
     about="Maxima of groups of ranks, as z-scores of block times, fitted by L-moments with bootstrap intervals, and by "
     "maximum likelihood (ML). Units are the spread b. A² and p: Anderson-Darling distance and its bootstrap p-value. "
     "tail: heavy or light where the interval of ξ lies above or below 0.",
@@ -236,6 +236,20 @@ def _tax(row: _FitRow, predictions: Sequence[_PredictionRow]) -> Tax:
         group_size=row.group_size,
         intervals=intervals,
     )
+
+
+def taxes(found: Extremes) -> list[Tax]:
+    """The waits of a fit as the bandwidth law takes them, one per distribution."""
+    return [
+        Tax(
+            name=name,
+            tail=fit.tail,
+            spread=found.spread.value,
+            group_size=found.group_size,
+            intervals={each.ranks: each.tau for each in found.predictions if each.distribution == name},
+        )
+        for name, fit in found.fits.items()
+    ]
 
 
 def with_intervals(frame: pd.DataFrame) -> pd.DataFrame:

@@ -17,6 +17,7 @@ from matplotlib.figure import Figure
 from dlbench import __version__
 from dlbench.analysis.campaign import FACTORS, KEY, Campaign
 from dlbench.analysis.columns import column, counted, plain
+from dlbench.analysis.growth import MOST_GROUPS, MOST_ITERATIONS, MOST_MAXIMA
 from dlbench.analysis.plots import encode, figures
 from dlbench.analysis.provenance import systems
 from dlbench.analysis.results import Results
@@ -133,7 +134,7 @@ def render(results: Results, *, title: str, command: str) -> str:
         configurations=_configurations_table(campaign, known),
         statements=[statement for statement in results.statements() if statement.values],
         systems=systems(campaign),
-        tables=[*results.tables(), *results.tax_tables()],
+        tables=[*results.tables(), *results.tax_tables(), *results.growth_tables()],
         chapters=[list(pictures) for _, pictures in groupby(pictures, key=lambda picture: picture.title)],
         figures=pictures,
         omitted=[str(left_out) for left_out in drawing.left_out],
@@ -309,4 +310,11 @@ def _method(results: Results) -> Iterator[str]:
             "wait. Estimates are over iterations, each with the median, mean or sum of its collectives. A wait that "
             "does not exceed the error of the clocks is unresolved, and a rank is a straggler only where it came later "
             "than every other by more than that."
+        )
+    if results.growth.found:
+        yield (
+            "How waits grow with the group is predicted by extreme value fits of the block times, which ranks compute "
+            f"between two collectives of a group. At most {MOST_GROUPS} groups are fitted, of the configurations of "
+            f"most GPUs, with {MOST_ITERATIONS} iterations and {MOST_MAXIMA:,} maxima of each at most. B* takes the "
+            "waits of the group of most ranks. How far the predictions hold: docs/models.md."
         )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 import pandas as pd
 
@@ -16,6 +17,9 @@ from dlbench.analysis.statements import Statement, state
 from dlbench.analysis.tables import Layout, Table, build
 from dlbench.analysis.tax_sources import tax_of_runs
 from dlbench.analysis.taxes import Taxes
+
+if TYPE_CHECKING:
+    from dlbench.analysis.growth import Growth
 
 _COUNTS = ("runs", "iterations")
 _TAXED = 20
@@ -105,6 +109,13 @@ class Results:
         """The synchronisation tax of the runs that recorded ops, whose arrays are read when it is first asked for."""
         return tax_of_runs(self.campaign, seed=self.seed)
 
+    @cached_property
+    def growth(self) -> Growth:
+        """How waits grow with the group, from the same runs' arrays; fitted when it is first asked for."""
+        from dlbench.analysis.growth import growth  # noqa: PLC0415 - SciPy takes its time
+
+        return growth(self.campaign, seed=self.seed)
+
     def frames(self) -> dict[str, pd.DataFrame]:
         """The frame of each table by its name, in the order in which they are shown."""
         return {
@@ -132,6 +143,10 @@ class Results:
         """Tables of the synchronisation tax, without what `statements` says; none where no run recorded ops."""
         if self.taxes.groups:
             yield from self.taxes.tables(_TAXED, self.known())
+
+    def growth_tables(self) -> Iterator[Table]:
+        """Tables of how waits grow with the group, without what `statements` says; none where no fit is possible."""
+        yield from self.growth.tables(self.known())
 
 
 def evaluate(campaign: Campaign, *, seed: int, min_overlap: float) -> Results:

@@ -18,8 +18,9 @@ EXAMPLES = """examples:
   dlbench plot results/ -o figures
   dlbench plot results/ -o figures --only scaling --format pdf --strategy dp,fsdp
 
-Figures: communication, scaling, slowdown, stability, breakdown, tax, tax-map, tax-paths. Each has its caption in
-NAME.txt. Figures are 3.4 or 7 inches wide, the columns of a paper, and the same runs give the same files.
+Figures: communication, scaling, slowdown, stability, breakdown, tax, tax-map, tax-paths, extremes, bandwidth. Each has
+its caption in NAME.txt. Figures are 3.4 or 7 inches wide, the columns of a paper, and the same runs give the same
+files.
 
 Exit code: 0 something was drawn, 1 the runs allow none of the figures, 2 something in the command line is wrong.
 """

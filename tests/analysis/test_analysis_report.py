@@ -296,3 +296,27 @@ def test_damaged_ops_are_told_at_the_top(tmp_path: Path) -> None:
     write_taxed(tmp_path, [arrivals(0.0, 0.0, 0.25, 0.0)], program, name="taxed")
     (tmp_path / "taxed.ops.npy").write_bytes(b"no arrays" * 100)
     assert "taxed.ops.npy: holds no arrays of numpy.save" in page_of(tmp_path).text
+
+
+def test_runs_with_enough_blocks_show_how_waits_grow_and_the_bandwidth_law(tmp_path: Path) -> None:
+    program = table_of(range(4), {"op": "compute", "name": "forward", "seconds": 1.0}, collective("gradient"))
+    own = np.random.default_rng(1).normal(1.0, 0.1, size=(40, 4))
+    arrays = [[[(0, rank), (rank, max(ranks))] for rank in ranks] for ranks in own.tolist()]
+    write_taxed(tmp_path, arrays, program, name="taxed")
+    page = page_of(tmp_path)
+    assert {"fits", "predictions", "bandwidth"} <= {element.get("id") for element in page.attributes("section")}
+    assert "Waits of dp vit-h on 4 GPUs, world; all-reduces of 268.4 MB" in page.text
+    assert "an extrapolation beyond k = 16, where no measurement supports the tail" in page.text
+    assert "How waits grow with the group. " in page.text
+    assert "At most 4 groups are fitted" in page.text
+    assert page.crossed == []
+
+
+def test_too_few_blocks_are_a_line_under_what_is_not_drawn(tmp_path: Path) -> None:
+    program = table_of(range(4), {"op": "compute", "name": "forward", "seconds": 1.0}, collective("gradient"))
+    write_taxed(tmp_path, [[[(0, 1), (1, 2)]] * 4] * 6, program, name="taxed")
+    page = page_of(tmp_path)
+    assert "extremes: dp vit-h on 4 GPUs: world: 6 blocks were measured; a tail takes 30 or more" in page.text
+    assert "bandwidth: no group of ranks has a fit of its block times" in page.text
+    assert "fits" not in {element.get("id") for element in page.attributes("section")}
+    assert "At most 4 groups are fitted" not in page.text

@@ -122,7 +122,7 @@ def test_a_tail_that_is_heavy_by_what_ranks_share_makes_no_bound_of_gumbel() -> 
     assert re.fullmatch(
         r"block times: 9\d % of the variance of block times is common to the ranks of an instance", common
     )
-    assert hint == "so nobody waits for it; --centring instance leaves it out"
+    assert hint == "so nobody waits for it; dlbench extremes --centring instance leaves it out"
     apart = fitted(cube, centring="instance")
     assert apart.notes == ()
     assert abs(prediction(apart, 32, GEV).error.value) < abs(prediction(found, 32, GEV).error.value)

@@ -8,12 +8,15 @@ import zlib
 from pathlib import Path
 
 import matplotlib
+import numpy as np
 import pytest
 from matplotlib.text import Text
+from numpy.typing import NDArray
 from ops_builder import collective, table_of, write_ops
 from plot_reader import ALONE, constant_run, pair, results_of
 
 from dlbench.analysis.plots import FAMILIES, FORMATS, Drawing, encode, figures, save
+from dlbench.analysis.plots.style import styled
 from dlbench.errors import OptionError
 
 
@@ -23,9 +26,20 @@ def campaign(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("campaign")
     constant_run(folder, "base-2", 1.0, 8, op_tables=table_of([0, 1], collective("gradient")), **ALONE)
     write_ops(folder / "base-2.jsonl", [[[(0.0, 0.5)], [(0.25, 0.5)]]] * 8)
-    constant_run(folder, "base-4", 1.2, 8, ranks=4, **ALONE)
+    program = [{"op": "compute", "name": "forward", "seconds": 0.1}, collective("gradient")] * 4
+    constant_run(folder, "base-4", 1.2, 8, ranks=4, op_tables=table_of(range(4), *program), **ALONE)
+    write_ops(folder / "base-4.jsonl", [blocks(own) for own in np.random.default_rng(1).uniform(0.1, 0.2, (8, 4, 4))])
     pair(folder, "e", [1.1, 1.2, 1.3, 1.4, 1.5, 1.6, 20.0])
     return folder
+
+
+def blocks(own: NDArray[np.float64]) -> list[list[tuple[float, float]]]:
+    """What ranks compute before each collective, shape (ranks, collectives), which ends when the last has come."""
+    end = own.max(axis=0).cumsum()
+    begin = end - own.max(axis=0)
+    return [
+        [pair for b, x, e in zip(begin, rank, end, strict=True) for pair in ((b, b + x), (b + x, e))] for rank in own
+    ]
 
 
 @pytest.fixture(scope="module")
@@ -44,6 +58,8 @@ def test_every_family_is_drawn_where_the_runs_allow_it(drawing: Drawing) -> None
         "tax",
         "tax-map",
         "tax-paths",
+        "extremes",
+        "bandwidth",
     ]
 
 
@@ -79,7 +95,8 @@ def test_no_text_is_cut_off_by_the_edge_of_the_figure(drawing: Drawing) -> None:
         encode(plot.figure, "png")  # lays the figure out
         page = plot.figure.bbox.padded(0.5)
         for ax in plot.figure.axes:
-            box = ax.get_tightbbox()
+            with styled():  # which ticks there are follows from the size of their labels
+                box = ax.get_tightbbox()
             assert box is not None
             assert page.x0 <= box.x0 < box.x1 <= page.x1
             assert page.y0 <= box.y0 < box.y1 <= page.y1
@@ -149,7 +166,7 @@ def test_files_have_the_figures_name_and_a_caption_beside(drawing: Drawing, tmp_
         (
             "x",
             "unknown figure 'x'; there are communication, scaling, slowdown, stability, breakdown, tax, tax-map, "
-            "tax-paths",
+            "tax-paths, extremes, bandwidth",
         ),
     ],
 )

@@ -63,7 +63,7 @@ def test_fits_and_predictions_are_printed_with_units_and_what_to_beware_of(call:
     assert (code, err) == (0, "")
     lines = out.splitlines()
     assert lines[0].startswith("# dlbench ")
-    assert "# Fits" in lines
+    assert "# Fits of block times" in lines
     assert "# Mean wait in groups of more ranks" in lines
     assert any("wait by ML" in line and "measured" in line and "error" in line for line in lines)
     assert "[ms]" in out

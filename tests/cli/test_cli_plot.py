@@ -112,4 +112,4 @@ def test_help_has_examples_and_the_names_of_the_figures(plot: Command) -> None:
     code, out, _ = plot("--help")
     assert code == 0
     assert "dlbench plot results/ -o figures --only scaling --format pdf" in out
-    assert "communication, scaling, slowdown, stability, breakdown, tax, tax-map, tax-paths" in " ".join(out.split())
+    assert "breakdown, tax, tax-map, tax-paths, extremes, bandwidth. Each has" in " ".join(out.split())

@@ -14,7 +14,17 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
-from dlbench.analysis.plots import breakdown, communication, paths, scaling, slowdown, stability, tax
+from dlbench.analysis.plots import (
+    bandwidth,
+    breakdown,
+    communication,
+    extremes,
+    paths,
+    scaling,
+    slowdown,
+    stability,
+    tax,
+)
 from dlbench.analysis.plots.drawing import Drawing, LeftOut, Plot
 from dlbench.analysis.plots.style import styled
 from dlbench.analysis.results import Results
@@ -44,6 +54,8 @@ FAMILIES: MappingProxyType[str, Callable[[Results], Drawing]] = MappingProxyType
         tax.NAME: lambda results: tax.draw(results.taxes),
         tax.MAP: lambda results: tax.draw_map(results.taxes),
         paths.NAME: lambda results: paths.draw(results.taxes),
+        extremes.NAME: lambda results: extremes.draw_growth(results.growth),
+        bandwidth.NAME: lambda results: bandwidth.draw_growth(results.growth),
     }
 )
 """What draws a family of figures, by its name."""

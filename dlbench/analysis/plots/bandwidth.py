@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 import numpy as np
@@ -15,7 +15,9 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
 from dlbench.analysis.bandwidth import NO_TAX
-from dlbench.analysis.plots.drawing import Drawing, Plot
+from dlbench.analysis.columns import counted
+from dlbench.analysis.growth import Growth, named
+from dlbench.analysis.plots.drawing import Drawing, LeftOut, Plot
 from dlbench.analysis.plots.style import DOUBLE_COLUMN, SINGLE_COLUMN, Look, looks, styled
 
 NAME = "bandwidth"
@@ -69,6 +71,16 @@ def draw(frames: Mapping[str, pd.DataFrame]) -> Drawing:
             )
             drawing.plots.append(Plot(kind.name, kind.title, caption, _figure(kind, frame)))
     return drawing
+
+
+def draw_growth(growth: Growth) -> Drawing:
+    """The law with the waits of a campaign's runs, or why there is none."""
+    if growth.law.empty:
+        return Drawing(left_out=[LeftOut(NAME, growth.why_no_law)])
+    (plot,) = draw({NAME: growth.law}).plots
+    times = growth.found[0].times
+    caption = f"{plot.caption} Waits of {named(times)}, n = {counted(len(times), 'block')}."
+    return Drawing(plots=[replace(plot, caption=caption)])
 
 
 def _figure(kind: _Kind, frame: pd.DataFrame) -> Figure:

@@ -14,6 +14,7 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 from dlbench.analysis.campaign import KEY
 from dlbench.analysis.columns import counted
 from dlbench.analysis.extremes import GEV, GUMBEL, Extremes, Prediction
+from dlbench.analysis.growth import Growth
 from dlbench.analysis.plots.drawing import Drawing, LeftOut, Plot
 from dlbench.analysis.plots.panels import MOST_FIGURES, facet_title
 from dlbench.analysis.plots.style import DOUBLE_COLUMN, GREY, LIGHT_GREY, LOOKS, styled, time_unit
@@ -37,6 +38,13 @@ def draw(found: Sequence[Extremes]) -> Drawing:
             drawing.plots.append(Plot(name, "How waits grow with the group", _caption(each), _figure(each)))
     if len(found) > MOST_FIGURES:
         drawing.left_out.append(LeftOut(NAME, f"{MOST_FIGURES} of {len(found)} groups are drawn"))
+    return drawing
+
+
+def draw_growth(growth: Growth) -> Drawing:
+    """The figures of what a campaign's runs allow, and why groups have none."""
+    drawing = draw(growth.found)
+    drawing.left_out.extend(LeftOut(NAME, reason) for reason in growth.reasons)
     return drawing
 
 

@@ -1,0 +1,151 @@
+"""How waits grow with the group in the runs of a campaign, as far as the report shows it, in bounded time.
+
+`dlbench extremes` fits every group of every configuration with all of its iterations. Here, the largest come first, and
+what is left out is said.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from dlbench.analysis.bandwidth import BANDWIDTH, DOMAINS, TOPOLOGIES, Collective, bandwidths
+from dlbench.analysis.block_times import BlockTimes, of_configuration, with_ops
+from dlbench.analysis.campaign import Campaign
+from dlbench.analysis.columns import counted, plain
+from dlbench.analysis.extremes import FEWEST_BLOCKS, GROUP_SIZE, Extremes, extremes
+from dlbench.analysis.model_tables import BANDWIDTHS, FITS, PREDICTIONS, fits, predictions, taxes
+from dlbench.analysis.samples import Configuration, table
+from dlbench.analysis.tables import Layout, Table, build
+from dlbench.errors import UserError
+from dlbench.quantities import duration, si
+
+MOST_GROUPS = 4
+"""Groups that are fitted: as many as there are figures."""
+MOST_ITERATIONS = 200
+"""Iterations of a configuration that are read."""
+MOST_MAXIMA = 20_000
+"""Group maxima that are fitted, unless the fewest blocks that allow a fit have more."""
+_MOST_REASONS = 3
+_NO_FIT = "no group of ranks has a fit of its block times"
+_COLLECTIVE = Collective()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Growth:
+    """Fits of block times, what they predict, and the bandwidth law that follows."""
+
+    found: Sequence[Extremes] = ()
+    """Those of the most ranks come first."""
+    law: pd.DataFrame = field(default_factory=lambda: table([], BANDWIDTH))
+    """B* with the waits of the first fit, as `dlbench.analysis.bandwidth.bandwidths` makes it."""
+    reasons: Sequence[str] = ()
+    """Why groups have no fit."""
+    why_no_law: str = _NO_FIT
+    notes: Sequence[str] = ()
+    """What a reader of the fits must know."""
+
+    def tables(self, known: set[str]) -> Iterator[Table]:
+        """Tables of the fits, without the factors in `known`; none where there is no fit."""
+        if self.found:
+            fitted = build(FITS, fits(self.found), known)
+            yield replace(fitted, remarks=(*fitted.remarks, *self.notes))
+            yield build(PREDICTIONS, predictions(self.found), known)
+        if len(self.law):
+            yield build(law_layout(self.found[0]), self.law)
+
+
+def law_layout(found: Extremes) -> Layout:
+    """The table of the bandwidth law, which says by which parameters and whose waits it is made."""
+    factors = found.times.factors
+    scaled = [f"{name.replace('_', ' ')} {factors[name]:g}" for name in ("scale", "time_scale") if factors[name] != 1]
+    beware = f" Times are those of scaled runs ({', '.join(scaled)}), and so are waits and B*." if scaled else ""
+    given = (
+        f"all-reduces of {si(_COLLECTIVE.message, 'B')}, latency {duration(_COLLECTIVE.alpha)}, elasticity "
+        f"{_COLLECTIVE.elasticity:g}; dlbench bandwidth takes others"
+    )
+    return replace(BANDWIDTHS, about=f"{BANDWIDTHS.about} Waits of {named(found.times)}; {given}.{beware}")
+
+
+def growth(campaign: Campaign, *, seed: int) -> Growth:
+    """Fit the runs that recorded ops, whose arrays are read."""
+    recorded = sorted(with_ops(campaign), key=lambda each: -int(each.factors["gpus"]))
+    if not recorded:
+        return Growth(reasons=["no run recorded ops (--record-ops), so block times are unknown"])
+    found: list[Extremes] = []
+    notes: list[str] = []
+    refused: list[str] = []
+    for number, configuration in enumerate(recorded):
+        if len(found) >= MOST_GROUPS:
+            rest = counted(len(recorded) - number, "configuration")
+            notes.append(f"not fitted, since those of more GPUs come first: {rest}; dlbench extremes fits all")
+            break
+        for times in of_configuration(campaign, _some_iterations(configuration, notes), refused):
+            try:
+                fit = _fitted(_some_instances(times, seed, notes), seed)
+            except UserError as error:
+                refused.append(f"{_configuration(times.factors)}: {error}")
+            else:
+                found.append(fit)
+                notes += [f"{_configuration(times.factors)}: {note}" for note in fit.notes]
+    found.sort(key=lambda each: (each.times.ranks, len(each.maxima)), reverse=True)
+    law, why_not = _law(found)
+    return Growth(found=found, law=law, reasons=_few(refused), why_no_law=why_not, notes=notes)
+
+
+def _fitted(times: BlockTimes, seed: int) -> Extremes:
+    return extremes(times, predict=[GROUP_SIZE, *DOMAINS, times.ranks], seed=seed)
+
+
+def _law(found: Sequence[Extremes]) -> tuple[pd.DataFrame, str]:
+    """B* with the waits of the first fit, or why there is none."""
+    if not found:
+        return table([], BANDWIDTH), _NO_FIT
+    try:
+        return bandwidths(_COLLECTIVE, list(TOPOLOGIES.values()), DOMAINS, taxes(found[0])), ""
+    except UserError as error:
+        return table([], BANDWIDTH), f"{named(found[0].times)}: {error}"
+
+
+def _some_iterations(configuration: Configuration, notes: list[str]) -> Configuration:
+    """At most as many iterations as are read, evenly over all runs."""
+    count = sum(configuration.lengths)
+    if count <= MOST_ITERATIONS:
+        return configuration
+    kept = np.zeros(count, dtype=bool)
+    kept[np.linspace(0, count - 1, MOST_ITERATIONS).round().astype(int)] = True
+    notes.append(
+        f"{_configuration(configuration.factors)}: {MOST_ITERATIONS} of {count:,} iterations were read, evenly over "
+        "all runs: dlbench extremes reads all"
+    )
+    return configuration.where(kept)
+
+
+def _some_instances(times: BlockTimes, seed: int, notes: list[str]) -> BlockTimes:
+    """As many instances, drawn at random, as have no more group maxima than are fitted."""
+    most = max(FEWEST_BLOCKS, MOST_MAXIMA // max(1, times.ranks // GROUP_SIZE))
+    if len(times) <= most:
+        return times
+    kept = np.zeros(len(times), dtype=bool)
+    kept[np.random.default_rng((seed, len(times))).choice(len(times), most, replace=False)] = True
+    notes.append(f"{named(times)}: {most:,} of {len(times):,} blocks, drawn at random, were fitted")
+    return times.only(kept)
+
+
+def _few(reasons: Sequence[str]) -> list[str]:
+    more = len(reasons) - _MOST_REASONS
+    return [*reasons[:_MOST_REASONS], *([f"{more} more, which dlbench extremes names"] if more > 0 else [])]
+
+
+def named(times: BlockTimes) -> str:
+    """Whose block times they are, e.g. `fsdp llama3-8b on 64 GPUs, shard`."""
+    return f"{_configuration(times.factors)}, {times.source}"
+
+
+def _configuration(factors: dict[str, Any]) -> str:
+    strategy, model, gpus = (plain(factors[name]) for name in ("strategy", "model", "gpus"))
+    return f"{strategy} {model} on {gpus} GPU{'' if factors['gpus'] == 1 else 's'}"
