@@ -63,7 +63,8 @@ def _outcome(command: Callable[[], object]) -> int:
         return CLOSED_PIPE
     except OSError as error:
         _discard_output()
-        return _fail(f"the output cannot be written: {error.strerror or error}", USAGE_ERROR)
+        what = error.filename or "the output cannot be written"
+        return _fail(f"{what}: {error.strerror or error}", USAGE_ERROR)
     return code if isinstance(code, int) else 0
 
 

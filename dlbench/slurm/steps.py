@@ -76,6 +76,7 @@ def _finished(command: Sequence[str], environment: Mapping[str, str] | None = No
             errors="replace",
             timeout=_PATIENCE_SECONDS,
             check=False,
+            start_new_session=True,  # Ctrl-C must not end sbatch, which may have submitted already
         )
     except OSError as error:
         raise PreflightError(f"cannot start {command[0]}: {error.strerror}; is SLURM on the PATH?") from None

@@ -7,7 +7,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
@@ -66,18 +66,43 @@ def write_scripts(
 def submit_all(campaign: Campaign, experiments: Sequence[Experiment], scripts: Sequence[Path], report: Report) -> None:
     """Submit the scripts one after the other; each is in submissions.log before the next.
 
-    Raises `UserError` with SLURM's own words where it refuses one.
+    Raises `UserError` with SLURM's own words where it refuses one, or does not say its id.
     """
     # What these variables say would win over the script without a word.
     environment = {name: value for name, value in os.environ.items() if not name.startswith("SBATCH_")}
     for experiment, script in zip(experiments, scripts, strict=True):
-        try:
-            printed = slurm_output(["sbatch", "--parsable", str(script.absolute())], environment)
-        except RunError as error:
-            raise UserError(f"experiment {experiment.name}: {error}") from None
-        job_id = printed.strip().partition(";")[0]  # on a cluster of clusters its name follows
-        campaign.note("submitted", experiment.name, job_id)
+        with _undisturbed():
+            try:
+                job_id = _submit(script, environment)
+            except RunError as error:
+                raise UserError(f"experiment {experiment.name}: {error}") from None
+            campaign.note("submitted", experiment.name, job_id)
         report(f"{experiment.name}: job {job_id}")
+
+
+@contextmanager
+def _undisturbed() -> Iterator[None]:
+    """Ctrl-C between SLURM's answer and the line in the log would leave a job that nobody knows of: it waits."""
+    received: list[int] = []
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    before = {number: signal.signal(number, lambda number, _: received.append(number)) for number in numbers}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        for late in received:
+            signal.raise_signal(late)
+
+
+def _submit(script: Path, environment: Mapping[str, str]) -> str:
+    """Id of the job. Raises `RunError` where SLURM refuses it, or what it prints has none."""
+    printed = slurm_output(["sbatch", "--parsable", str(script.absolute())], environment).strip()
+    # A site's own sbatch may print lines before it; on a cluster of clusters the name of one follows.
+    job_id = printed.rpartition("\n")[2].partition(";")[0]
+    if not job_id.isdecimal():
+        raise RunError(f"sbatch printed {printed!r} and no id of a job; see squeue before you submit again")
+    return job_id
 
 
 def run_here(campaign: Campaign, experiments: Sequence[Experiment], report: Report, lock: int) -> int:

@@ -97,6 +97,26 @@ def test_a_name_of_a_cluster_behind_the_id_is_left_out(campaign: Campaign, slurm
     assert set(jobs(campaign).values()) == {"17"}
 
 
+def test_lines_that_a_site_prints_before_the_id_are_left_out_and_an_answer_without_one_is_an_error(
+    campaign: Campaign, slurm: Slurm
+) -> None:
+    slurm.answers("sbatch", "print('Welcome\\n101') if 'mix' in sys.argv[-1] else print('queued')")
+    with pytest.raises(
+        UserError, match="^experiment alone-000: sbatch printed 'queued' and no id of a job; see squeue"
+    ):
+        submit(campaign)
+    assert jobs(campaign) == {"mix-000": "101"}
+
+
+def test_ctrl_c_while_slurm_takes_a_job_leaves_none_that_is_not_in_the_log(campaign: Campaign, slurm: Slurm) -> None:
+    ctrl_c = f"os.kill({os.getpid()}, {int(signal.SIGINT)})"
+    out_of_reach_of_the_terminal = "assert os.getsid(0) == os.getpid()"
+    slurm.answers("sbatch", "\n".join(["import os", ctrl_c, out_of_reach_of_the_terminal, "print(101)"]))
+    with pytest.raises(KeyboardInterrupt):
+        submit(campaign)
+    assert jobs(campaign) == {"mix-000": "101"}
+
+
 def test_variables_of_sbatch_do_not_win_over_the_script(
     campaign: Campaign, slurm: Slurm, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -109,6 +109,13 @@ def test_a_full_disk_is_one_line(arguments: list[str]) -> None:
     assert done.stderr == "dlbench: the output cannot be written: No space left on device\n"
 
 
+def test_a_file_that_the_system_refuses_is_named() -> None:
+    name = "n" * 300
+    done = run("submit", "--system", "local", "--pattern", "tier", "-o", name)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == f"dlbench: {name}: File name too long\n"
+
+
 @pytest.mark.parametrize(("command", "exit_code"), [("models >&-", 0), ("--nothing 2>&-", 2)])
 def test_a_closed_stream_is_no_error(command: str, exit_code: int) -> None:
     done = subprocess.run(
