@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
+from argparse import Namespace
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -75,8 +76,8 @@ def submit(argv: Sequence[str]) -> int:
         campaign = find_campaign(folder, request) or start_campaign(folder, request, plan)
         _describe(campaign)
         if is_here(system):
-            return _run_here(campaign, lock, dry_run=arguments.dry_run)
-        return _submit(campaign, system, settings, dry_run=arguments.dry_run)
+            return _run_here(campaign, lock, arguments)
+        return _submit(campaign, system, settings, arguments)
 
 
 def _check(campaign: Campaign, system: SystemSpec, settings: SiteSettings, *, dry_run: bool) -> None:
@@ -100,12 +101,12 @@ def _describe(campaign: Campaign) -> None:
     print(f"# folder     {one_line(str(campaign.folder))}")
 
 
-def _run_here(campaign: Campaign, lock: int, *, dry_run: bool) -> int:
+def _run_here(campaign: Campaign, lock: int, arguments: Namespace) -> int:
     from dlbench.slurm.states import survey  # noqa: PLC0415
     from dlbench.slurm.submit import missing, run_here  # noqa: PLC0415
 
-    experiments = missing(campaign)
-    if dry_run:
+    experiments = missing(campaign, again=arguments.again)
+    if arguments.dry_run:
         for experiment in campaign.plan.experiments:
             campaign.write_experiment(experiment)
         print(f"nothing was run; {len(experiments)} experiments are missing")
@@ -116,14 +117,14 @@ def _run_here(campaign: Campaign, lock: int, *, dry_run: bool) -> int:
     return code
 
 
-def _submit(campaign: Campaign, system: SystemSpec, settings: SiteSettings, *, dry_run: bool) -> int:
+def _submit(campaign: Campaign, system: SystemSpec, settings: SiteSettings, arguments: Namespace) -> int:
     from dlbench.slurm.submit import missing, submit_all, write_scripts  # noqa: PLC0415
 
-    if dry_run:
+    if arguments.dry_run:
         scripts = write_scripts(campaign, campaign.plan.experiments, system, settings)
         print(f"nothing was submitted; {len(scripts)} scripts are written, such as {one_line(str(scripts[0]))}")
         return 0
-    experiments = missing(campaign)
+    experiments = missing(campaign, again=arguments.again)
     submit_all(campaign, experiments, write_scripts(campaign, experiments, system, settings), print)
     left = len(campaign.plan.experiments) - len(experiments)
     print(f"{len(experiments)} submitted, {left} were there; see 'dlbench status {shlex.quote(str(campaign.folder))}'")
@@ -139,6 +140,9 @@ def _parser() -> ArgumentParser:
     how = parser.add_argument_group("how to submit")
     how.add_argument(
         "-o", "--output", type=_folder, metavar="DIR", help="folder (default campaign-SYSTEM-PATTERN-sSEED)"
+    )
+    how.add_argument(
+        "--again", action="store_true", help="also what is incomplete: a job of it never completed"
     )
     how.add_argument("--dry-run", action="store_true", help="write plan and scripts, submit nothing")
     how.add_argument("--launcher", choices=("auto", *LAUNCHERS), default="auto", help="of the jobs (default auto)")

@@ -27,10 +27,14 @@ from dlbench.specs import SystemSpec
 Report = Callable[[str], object]
 
 
-def missing(campaign: Campaign) -> list[Experiment]:
-    """Experiments that are still to be submitted, in the plan's order. The caller has the lock. Raises `UserError`."""
+def missing(campaign: Campaign, *, again: bool = False) -> list[Experiment]:
+    """Experiments that are still to be submitted, in the plan's order; `again` adds those that are incomplete.
+
+    The caller has the lock. Raises `UserError`.
+    """
+    wanted = MISSING | {State.INCOMPLETE} if again else MISSING
     states = {status.experiment: status.state for status in survey(campaign, locked=True)}
-    return [experiment for experiment in campaign.plan.experiments if states[experiment.name] in MISSING]
+    return [experiment for experiment in campaign.plan.experiments if states[experiment.name] in wanted]
 
 
 def render_scripts(

@@ -59,8 +59,8 @@ def jobs(campaign: Campaign) -> dict[str, str]:
     return {name: event.job_id for name, event in campaign.submissions().items()}
 
 
-def completed(campaign: Campaign, experiment: str, job_id: str) -> None:
-    """Let the pool of a submission end well."""
+def completed(campaign: Campaign, experiment: str, job_id: str, given_up: str = "") -> None:
+    """Let the pool of a submission end, well or with a job `given_up`."""
     begun = PoolStarted(
         experiment=experiment,
         launcher="srun",
@@ -71,8 +71,8 @@ def completed(campaign: Campaign, experiment: str, job_id: str) -> None:
         respawns=0,
         jobs=[],
     )
-    tally = JobTally(job="j000", starts=1, completed=1, failed=0, iterations=5, given_up="")
-    log(campaign, experiment, begun, PoolEnded(reason="timeout", exit_code=0, jobs=[tally], left=[]))
+    tally = JobTally(job="j000", starts=1, completed=1, failed=0, iterations=5, given_up=given_up)
+    log(campaign, experiment, begun, PoolEnded(reason="timeout", exit_code=int(bool(given_up)), jobs=[tally], left=[]))
 
 
 def test_every_experiment_is_submitted_once_with_its_own_script(campaign: Campaign, slurm: Slurm) -> None:
@@ -89,6 +89,14 @@ def test_only_what_is_missing_is_submitted_again(campaign: Campaign, slurm: Slur
     assert submit(campaign) == []
     slurm.prints("squeue", "102 NODE_FAIL None")
     assert submit(campaign) == ["alone-000: job 103"]
+
+
+def test_what_is_incomplete_is_submitted_again_where_that_is_asked_for(campaign: Campaign, slurm: Slurm) -> None:
+    submit(campaign)
+    completed(campaign, "mix-000", "101", given_up="boom")
+    completed(campaign, "alone-000", "102")
+    assert missing(campaign) == []
+    assert [experiment.name for experiment in missing(campaign, again=True)] == ["mix-000"]
 
 
 def test_a_name_of_a_cluster_behind_the_id_is_left_out(campaign: Campaign, slurm: Slurm) -> None:
