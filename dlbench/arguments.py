@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import difflib
+import re
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -27,6 +28,8 @@ class ArgumentParser(argparse.ArgumentParser):
         kwargs.setdefault("allow_abbrev", False)
         kwargs.setdefault("formatter_class", argparse.RawDescriptionHelpFormatter)
         super().__init__(*args, **kwargs)
+        # For the base class only plain numbers can be negative values: -1e-3 and -5us would be unknown options.
+        self._negative_number_matcher = re.compile(r"-\.?[0-9]")
 
     # The overloads of the base class only serve callers that bring their own namespace type.
     def parse_args(  # type: ignore[override]

@@ -93,3 +93,10 @@ def test_options_may_stand_between_the_values_of_one_argument() -> None:
     parser.add_argument("--seed", type=int)
     parsed = parser.parse_args(["a", "--seed", "3", "b"])
     assert (parsed.files, parsed.seed) == (["a", "b"], 3)
+
+
+@pytest.mark.parametrize("value", ["-1", "-.5", "-1e-3", "-5us"])
+def test_a_value_may_be_negative_with_exponent_and_unit(value: str) -> None:
+    parser = ArgumentParser(prog="x")
+    parser.add_argument("--mu")
+    assert parser.parse_args(["--mu", value]).mu == value

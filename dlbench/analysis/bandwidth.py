@@ -28,6 +28,9 @@ from dlbench.analysis.tails import FARTHEST, Tail
 from dlbench.errors import OptionError
 
 NO_TAX = "none"
+_SMALLEST_ELASTICITY = 1e-6
+_SMALLEST, _LARGEST = 1e-9, 2.0**63
+"""Messages in a row and bytes per byte lie between them."""
 DOMAINS = (8, 64, 512, 4096)
 """Ranks that the law is shown for where nobody asks for others."""
 
@@ -80,8 +83,8 @@ TOPOLOGIES = {
 
 
 def given_topology(p: float, q: float) -> Topology:
-    """A network of which p and q are known, for whatever domain. Raises `OptionError` where one is not above 0."""
-    if not min(p, q) > 0:
+    """A network of which p and q are known, for whatever domain. Raises `OptionError` where one is impossible."""
+    if not all(_SMALLEST <= number < _LARGEST for number in (p, q)):
         raise OptionError(f"topology {p:g},{q:g} is impossible: messages in a row and bytes per byte are above 0")
     return Topology(f"p={p:g}, q={q:g}", lambda n: p, lambda n: q)
 
@@ -117,7 +120,7 @@ class Collective:
     """|ε| that B* is wanted for."""
 
     def __post_init__(self) -> None:
-        if not 0 < self.elasticity < 1:
+        if not _SMALLEST_ELASTICITY <= self.elasticity < 1:
             raise OptionError(f"elasticity {self.elasticity:g} is impossible; give one between 0 and 1, e.g. 0.5")
 
 
@@ -163,7 +166,7 @@ class Tax:
         tau = self.intervals.get(n) or Estimate(self.spread * float(self.tail.mean(n / self.group_size)))
         if not 0 <= tau.value < math.inf:
             raise OptionError(f"{self.name}: a wait of {tau.value:g} s for {n} ranks is impossible; check μ, σ and ξ")
-        return tau
+        return Estimate(*np.maximum(tau, 0.0).tolist())  # no wait is below 0, but the end of an interval can be
 
     def reason(self, n: int) -> str:
         """What to beware of."""

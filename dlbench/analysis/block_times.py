@@ -20,7 +20,7 @@ from dlbench.analysis.programs import Programs, communication_class
 from dlbench.analysis.samples import Configuration, configurations, measured
 from dlbench.analysis.traces.collectives import Collectives
 from dlbench.errors import UserError
-from dlbench.records.reader import UnreadableRecord, iterate
+from dlbench.records.reader import OpsReader, UnreadableRecord, iterate
 from dlbench.records.schema import Header, OpEntry
 
 COLLECTIVES = ("allreduce", "allgather", "reduce_scatter", "alltoall")
@@ -164,16 +164,28 @@ def of_configuration(campaign: Campaign, configuration: Configuration, notes: li
     frame = configuration.frame
     number = 0
     for run in configuration.runs.tolist():
+        of_run: list[tuple[str, _Part]] = []
         try:
             reading, ops = _Run(campaign.paths[run], notes), campaign.ops(run)
+            indices = frame["iteration"][(frame["run"] == run) & (frame["iteration"] < len(ops))].tolist()
+            for place, index in enumerate(indices, start=number):
+                of_run += reading.parts(_checked(ops, index), place)
         except UnreadableRecord as error:
             notes.append(f"left out: {error}")
             continue
-        for index in frame["iteration"][(frame["run"] == run) & (frame["iteration"] < len(ops))].tolist():
-            for scope, part in reading.parts(ops[index], number):
-                parts.setdefault(scope, []).append(part)
-            number += 1
+        notes += [f"{ops.path}: {note}" for note in ops.notes]
+        for scope, part in of_run:
+            parts.setdefault(scope, []).append(part)
+        number += len(indices)
     return [_joined(scope, configuration.factors, those) for scope, those in parts.items()]
+
+
+def _checked(ops: OpsReader, index: int) -> NDArray[np.float64]:
+    """The array of an iteration. Raises `UnreadableRecord` where times are impossible; NaN are those of no op."""
+    array = ops[index]
+    if np.isinf(array).any() or (array[..., 1] < array[..., 0]).any():
+        raise UnreadableRecord(ops.path, f"array {index}: an op ends before it begins, or never")
+    return array
 
 
 def _joined(scope: str, factors: dict[str, Any], parts: Sequence[_Part]) -> BlockTimes:

@@ -45,6 +45,8 @@ GROUP_SIZE = 4
 FEWEST_BLOCKS = 30
 """Instances of blocks below which no tail can be told."""
 
+_LONGEST = 1e9
+"""Seconds. What is longer is no time, and its square need not be a number."""
 _LIKELIHOOD_SIZE = 20_000
 """Maxima that the likelihood is computed of, drawn at random where there are more: its search takes many passes."""
 _NOTEWORTHY_SHARE = 0.1
@@ -401,7 +403,7 @@ def _checked(times: BlockTimes) -> tuple[BlockTimes, list[str]]:
         raise UserError(f"{times.source}: block times of one rank, which waits for nobody; give those of a group")
     if len(times) < FEWEST_BLOCKS:
         raise UserError(f"{times.source}: {len(times)} blocks were measured; a tail takes {FEWEST_BLOCKS} or more")
-    wrong = np.argwhere(~np.isfinite(times.seconds))
+    wrong = np.argwhere(~(np.abs(times.seconds) < _LONGEST))
     if len(wrong):
         instance, rank = wrong[0].tolist()
         label, found = times.labels[times.block[instance]], times.seconds[instance, rank]

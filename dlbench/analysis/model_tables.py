@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeAlias
 
 import msgspec
 import numpy as np
@@ -161,17 +162,22 @@ def document(found: Sequence[Extremes], seed: int, notes: Sequence[str]) -> Docu
     }
 
 
+_Number: TypeAlias = Annotated[float, Meta(gt=-(2.0**63), lt=2.0**63)]
+_Positive: TypeAlias = Annotated[float, Meta(ge=1e-30, lt=2.0**63)]
+_Ranks: TypeAlias = Annotated[int, Meta(ge=2, le=2**63 - 1)]
+
+
 class _FitRow(msgspec.Struct):
     """What the bandwidth law takes of a row of `fits`."""
 
     source: str
     distribution: str
-    group_size: Annotated[int, Meta(ge=2)]
-    block_seconds: Annotated[float, Meta(gt=0)]
-    spread_seconds: float
-    tail_location: float
-    tail_scale: float
-    tail_shape: float
+    group_size: _Ranks
+    block_seconds: _Positive
+    spread_seconds: _Positive
+    tail_location: _Number
+    tail_scale: _Positive
+    tail_shape: Annotated[float, Meta(ge=-100, lt=2.0**63)]
 
 
 class _PredictionRow(msgspec.Struct):
@@ -179,10 +185,14 @@ class _PredictionRow(msgspec.Struct):
 
     source: str
     distribution: str
-    predicted_ranks: int
-    tau: float
-    tau_low: float
-    tau_high: float
+    predicted_ranks: _Ranks
+    tau: _Number | None
+    tau_low: _Number | None
+    tau_high: _Number | None
+
+    def estimate(self) -> Estimate:
+        """The wait; NaN where there is none, or no interval."""
+        return Estimate(*(math.nan if number is None else number for number in (self.tau, self.tau_low, self.tau_high)))
 
 
 class _Document(msgspec.Struct):
@@ -225,10 +235,15 @@ def read_fit(path: Path, source: str | None = None) -> Fitted:
 
 def _tax(row: _FitRow, predictions: Sequence[_PredictionRow]) -> Tax:
     intervals = {
-        each.predicted_ranks: Estimate(each.tau, each.tau_low, each.tau_high)
+        each.predicted_ranks: each.estimate()
         for each in predictions
         if (each.source, each.distribution) == (row.source, row.distribution)
     }
+    for ranks, (tau, low, high) in intervals.items():
+        if tau < low or high < tau:
+            raise OptionError(
+                f"{row.distribution}: a wait of {tau:g} s for {ranks} ranks is not in {low:g} to {high:g} s"
+            )
     return Tax(
         name=row.distribution,
         tail=Tail.of(row.tail_location, row.tail_scale, row.tail_shape),

@@ -50,6 +50,8 @@ _DIGITS = r"[0-9]*\.?[0-9]+(?:[eE][+-]?[0-9]+)?"
 _NUMBER = f"(?P<number>{_DIGITS})"
 _SMALLEST, _LARGEST = 1e-30, 2.0**63
 """Nothing is measured beyond them, and every product of a few numbers between them is a float."""
+TODAY = 450e9
+"""Bytes per second."""
 DOMAINS = (8, 64, 512, 4096)
 
 
@@ -163,7 +165,6 @@ def _parser() -> ArgumentParser:
     grown.add_argument(
         "--bandwidth",
         type=quantity(_RATES, "a bandwidth"),
-        default=450e9,
         metavar="RATE",
         help="today's, whose elasticity is kept (default 450GB/s)",
     )
@@ -193,7 +194,7 @@ def _given(arguments: argparse.Namespace) -> _Given:
         if named:
             raise OptionError(f"{named[0]} contradicts --from-fit, whose file has it; leave one out")
         fitted = read_fit(Path(arguments.from_fit), arguments.source)
-        return _Given(fitted.taxes, arguments.domain or fitted.domains, arguments.block or fitted.block)
+        return _Given(fitted.taxes, arguments.domain or fitted.domains or DOMAINS, arguments.block or fitted.block)
     if arguments.source:
         raise OptionError("--source chooses a group of --from-fit; name its file")
     domains = arguments.domain or DOMAINS
@@ -220,10 +221,15 @@ def _frames(arguments: argparse.Namespace) -> dict[str, pd.DataFrame]:
     topologies = _topologies(arguments.topology)
     given = _given(arguments)
     frames = {BANDWIDTHS.name: bandwidths(collective, topologies, given.domains, given.taxes)}
+    ignored = [name for name in ("block", "bandwidth") if getattr(arguments, name) is not None]
+    if ignored and not arguments.flops_factor:
+        raise OptionError(f"--{ignored[0]} has no meaning without --flops-factor; give both, or leave it out")
     if arguments.flops_factor:
         if given.block is None:
             raise OptionError("--flops-factor needs the mean block time; give --block, e.g. --block 10ms")
-        computation = Computation(block=given.block, bandwidth=arguments.bandwidth, factors=arguments.flops_factor)
+        computation = Computation(
+            block=given.block, bandwidth=arguments.bandwidth or TODAY, factors=arguments.flops_factor
+        )
         frames[FLOPS.name] = end_to_end(collective, topologies, given.domains, given.taxes, computation)
     return frames
 
@@ -256,7 +262,7 @@ def _lines(frames: dict[str, pd.DataFrame], arguments: argparse.Namespace, writt
     yield f"# message    {si(arguments.message, 'B')}, latency {duration(arguments.alpha)}"
     yield f"# elasticity {arguments.elasticity:g}"
     if FLOPS.name in frames:
-        yield f"# today      {si(arguments.bandwidth, 'B/s')}"
+        yield f"# today      {si(arguments.bandwidth or TODAY, 'B/s')}"
     for layout in (BANDWIDTHS, FLOPS):
         if layout.name in frames:
             yield "#"

@@ -185,9 +185,15 @@ def test_p_and_q_of_nothing_are_refused(p: float, q: float) -> None:
 
 
 def test_a_bandwidth_beyond_all_bounds_is_refused() -> None:
-    said = "^p=1e-300, q=1: no bandwidth is enough, since nothing else takes time; check α and p$"
+    said = "^p=1, q=1: no bandwidth is enough, since nothing else takes time; check α and p$"
     with pytest.raises(OptionError, match=said):
-        bandwidths(COLLECTIVE, [given_topology(1e-300, 1)], [8], [])
+        bandwidths(Collective(alpha=0.0), [given_topology(1, 1)], [8], [])
+
+
+@pytest.mark.parametrize(("p", "q"), [(1e-300, 1), (1, 0), (math.inf, 1), (1, math.nan)])
+def test_an_impossible_topology_is_refused(p: float, q: float) -> None:
+    with pytest.raises(OptionError, match="is impossible: messages in a row and bytes per byte are above 0$"):
+        given_topology(p, q)
 
 
 def test_an_infinite_wait_is_refused() -> None:

@@ -187,3 +187,24 @@ def test_block_times_of_traces_are_what_the_ranks_computed(tmp_path: Path) -> No
     expected = [[times[rank] * 1e-9 for rank in group.ranks] for times in compute[1:]]
     assert found.seconds == pytest.approx(np.array(expected), abs=1e-9)
     assert found.waits == pytest.approx(np.full(4, 11e-6), abs=1e-9)  # of 22, 11 and 0 µs
+
+
+@pytest.mark.parametrize("time", [float("inf"), -1.0])
+def test_a_run_with_impossible_times_is_left_out_beside_others(tmp_path: Path, time: float) -> None:
+    one = [ops(0, 1, 2, 3, 4)] * 2
+    bad = [ops(0, 1, 2, 3, 4), [[0, 1], [1, time], [2, 3], [3, 4]]]
+    record(tmp_path, TWO_BLOCKS, [WARMUP, one, bad], name="damaged")
+    (found,), notes = record(tmp_path, TWO_BLOCKS, [WARMUP, one])
+    assert found.block.tolist() == [0, 1]
+    arrays = tmp_path / "damaged.ops.npy"
+    assert notes == [f"left out: {arrays}: array 2: an op ends before it begins, or never"]
+
+
+def test_ops_that_were_cut_are_said(tmp_path: Path) -> None:
+    one = [ops(0, 1, 2, 3, 4)] * 2
+    record(tmp_path, TWO_BLOCKS, [WARMUP, one, one])
+    arrays = tmp_path / "run.ops.npy"
+    arrays.write_bytes(arrays.read_bytes()[:-8])
+    (found,), notes = of_campaign(load([tmp_path]))
+    assert found.iteration.tolist() == [0, 0]
+    assert notes[0] == f"{arrays}: array 2 is cut and was dropped: the run was killed while it was written"

@@ -262,6 +262,10 @@ def test_whatever_was_measured_there_is_a_fit_or_one_line(
             "block times: block 1, rank 2 of the group: nan is no block time; leave it out",
         ),
         (
+            np.where(np.arange(320).reshape(2, 40, 4) == 3, 1e300, normal(2, 40, 4)),
+            "block times: block 0, rank 3 of the group: 1e+300 is no block time; leave it out",
+        ),
+        (
             np.where(np.arange(320).reshape(2, 40, 4) == 0, np.inf, normal(2, 40, 4)),
             "block times: block 0, rank 0 of the group: inf is no block time; leave it out",
         ),

@@ -187,6 +187,18 @@ def test_a_group_is_chosen_where_a_fit_has_several(call: Command, tmp_path: Path
             "argument --message: expected a size above 0 with a unit of B, kB, MB, GB, TB, KiB, MiB, GiB, TiB, "
             f"found '2^63'{SEE}",
         ),
+        (["--elasticity", "1e-320"], "elasticity 9.99989e-321 is impossible; give one between 0 and 1, e.g. 0.5"),
+        (["--topology", "1e400,1"], "topology inf,1 is impossible: messages in a row and bytes per byte are above 0"),
+        (
+            ["--topology", "1,1e-320"],
+            "topology 1,9.99989e-321 is impossible: messages in a row and bytes per byte are above 0",
+        ),
+        (["--block", "1ms"], "--block has no meaning without --flops-factor; give both, or leave it out"),
+        (["--bandwidth", "9GB/s"], "--bandwidth has no meaning without --flops-factor; give both, or leave it out"),
+        (
+            ["--alpha", "-5us"],
+            f"argument --alpha: expected a time above 0 with a unit of s, ms, us, µs, ns, found '-5us'{SEE}",
+        ),
         (["--sigam", "1"], f"unknown option --sigam, did you mean --sigma?{SEE}"),
     ],
 )
@@ -204,8 +216,71 @@ def test_a_fit_with_impossible_numbers_is_one_line(call: Command, tmp_path: Path
 
 def test_a_location_may_lie_below_0(call: Command) -> None:
     # b (μ + γσ) = −1 + 0.5772 · 4 µs at k = 1.
-    (_, row) = rows(call, "--mu=-1us", "--sigma", "4us", "--topology", "ring", "--domain", "4")
-    assert row["tau"] == pytest.approx(1.30886e-6, rel=1e-5)
+    for location in (["--mu=-1us"], ["--mu", "-1us"]):
+        (_, row) = rows(call, *location, "--sigma", "4us", "--topology", "ring", "--domain", "4")
+        assert row["tau"] == pytest.approx(1.30886e-6, rel=1e-5)
+
+
+HUGE = 10.0**308
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"predicted_ranks": -5}, "`int` >= 2 - at `$.predictions[0].predicted_ranks`"),
+        ({"predicted_ranks": 10**30}, "- at `$.predictions[0].predicted_ranks`"),
+        ({"tau": HUGE}, "- at `$.predictions[0].tau`"),
+        ({"tau_low": -HUGE}, "- at `$.predictions[0].tau_low`"),
+        ({"tau": -1.0, "tau_low": -2.0}, "a wait of -1 s for 8 ranks is impossible; check μ, σ and ξ"),
+        ({"tau_low": 9.0}, "s for 8 ranks is not in 9 to "),
+    ],
+)
+def test_a_fit_with_impossible_waits_is_one_line(
+    call: Command, tmp_path: Path, changes: dict[str, Any], said: str
+) -> None:
+    name = predicting(fit(tmp_path / "fit.json"), **changes)
+    code, out, err = call("--from-fit", name)
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert said in err
+
+
+@pytest.mark.parametrize("changes", [{"block_seconds": HUGE}, {"spread_seconds": 1e-320}, {"tail_shape": -HUGE}])
+def test_a_fit_with_numbers_beyond_all_measure_is_one_line(
+    call: Command, tmp_path: Path, changes: dict[str, Any]
+) -> None:
+    code, out, err = call("--from-fit", fit(tmp_path / "fit.json", **changes), "--flops-factor", "2")
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert f"- at `$.fits[0].{next(iter(changes))}`" in err
+
+
+def test_a_wait_without_interval_gives_a_bandwidth_without_one(call: Command, tmp_path: Path) -> None:
+    name = predicting(fit(tmp_path / "fit.json"), tau_low=None, tau_high=None)
+    _, row = rows(call, "--from-fit", name, "--topology", "ring", "--domain", "8")
+    assert row["tau"] > 0
+    assert (row["tau_low"], row["bandwidth_high"]) == (None, None)
+
+
+def test_an_interval_that_reaches_below_0_ends_there(call: Command, tmp_path: Path) -> None:
+    # No wait: 14 messages of 5 µs, and 2^28 bytes times 2 · 7/8, at |ε| = 1/2.
+    name = predicting(fit(tmp_path / "fit.json"), tau_low=-1.0)
+    _, row = rows(call, "--from-fit", name, "--topology", "ring", "--domain", "8")
+    assert (row["tau_low"], row["bandwidth_high"]) == (0.0, pytest.approx(2 * 7 / 8 * 2**28 / 70e-6))
+
+
+def test_a_fit_without_predictions_has_the_usual_domains(call: Command, tmp_path: Path) -> None:
+    path = Path(fit(tmp_path / "fit.json"))
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"predictions": []}))
+    found = rows(call, "--from-fit", str(path), "--topology", "ring")
+    assert sorted({row["domain"] for row in found}) == [8, 64, 512, 4096]
+
+
+def predicting(name: str, **changes: Any) -> str:
+    """The file of a fit with other numbers in its predictions."""
+    document = json.loads(Path(name).read_text())
+    for row in document["predictions"]:
+        row.update(changes)
+    Path(name).write_text(json.dumps(document))
+    return name
 
 
 @pytest.mark.parametrize("text", ["{", "[]", '{"fits": [{}], "predictions": []}', "\x00"])
