@@ -11,7 +11,19 @@ from kineto_writer import Collective, Group, run, write_run
 from matplotlib.axes import Axes
 from numpy.typing import NDArray
 from ops_builder import Times, arrivals, clock, collective, table_of, write_taxed
-from plot_reader import axes_of, drawing_of, legend_of, note, only_axes, plot_of, results_of, title, x_data, y_data
+from plot_reader import (
+    axes_of,
+    drawing_of,
+    legend_of,
+    note,
+    only_axes,
+    plot_of,
+    results_of,
+    tick_labels,
+    title,
+    x_data,
+    y_data,
+)
 
 from dlbench.analysis.plots.style import styled
 from dlbench.analysis.plots.tax import draw, draw_map, steps, waits_of
@@ -67,6 +79,24 @@ def test_what_the_clocks_cannot_tell_is_shaded(tmp_path: Path) -> None:
     low, high = span.get_extents().transformed(only_axes(tmp_path, "tax").transData.inverted()).intervalx
     assert span.get_facecolor()[:3] == pytest.approx((0xE4 / 255,) * 3)
     assert low < high
+
+
+@pytest.mark.parametrize(
+    ("delays", "labels"),
+    [
+        ((0.016, 0.88), ["20", "50", "100", "200", "500"]),
+        ((0.0015, 0.88), ["10", "100"]),
+    ],
+)
+def test_labels_of_the_logarithm_do_not_lie_on_each_other(
+    tmp_path: Path, delays: tuple[float, ...], labels: list[str]
+) -> None:
+    write_taxed(tmp_path, [late(1, delay) for delay in delays], ONE)
+    ax = only_axes(tmp_path, "tax")
+    low, high = ax.get_xlim()
+    assert ax.get_xticks(minor=True).tolist() == []
+    shown = zip(ax.get_xticks(), tick_labels(ax), strict=True)
+    assert [text for place, text in shown if low <= place <= high] == labels
 
 
 def test_ranks_that_never_wait_do_not_break_the_logarithm(tmp_path: Path) -> None:

@@ -9,12 +9,12 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
-from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullLocator
+from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 from numpy.typing import NDArray
 
 from dlbench.analysis.plots.drawing import Drawing, LeftOut
 from dlbench.analysis.plots.panels import Family, Panel, Sheet, largest, lay_out, missing, panels, samples
-from dlbench.analysis.plots.style import GREY, STRATEGIES, Look, looks
+from dlbench.analysis.plots.style import GREY, STRATEGIES, Look, label_decades, looks
 from dlbench.analysis.scaling import SERIES
 
 NAME = "scaling"
@@ -22,8 +22,6 @@ _PERCENT = 100
 _OCTAVES_APART = 0.05
 """Distance of strategies measured on the same GPUs: their intervals would lie on each other."""
 _MOST_TICKS = 8
-_ROOM_FOR_FIVES = 300
-"""Ratio of the ends of an axis up to which its labels fit with those between powers of ten."""
 
 
 def draw(scaling: pd.DataFrame) -> Drawing:
@@ -73,7 +71,9 @@ def _draw(axes: Sequence[Axes], panel: Panel) -> str:
             _points(below, gpus * aside, points, "efficiency", look, _PERCENT)
     below.axhline(_PERCENT, color=GREY, linestyle=":", linewidth=0.8, zorder=1)
     _axis_of_gpus(axes, sorted(rows["gpus"].unique()))
-    _axis_of_throughput(above)
+    above.set_yscale("log")
+    label_decades(above.yaxis)
+    above.set_ylabel("throughput [samples/s]")
     below.set_ylabel("efficiency [%]")
     below.set_xlabel("GPUs")
     below.set_ylim(0, 1.08 * _PERCENT * max(1.0, largest(rows, "efficiency", "efficiency_high")))
@@ -105,16 +105,6 @@ def _axis_of_gpus(axes: Sequence[Axes], counts: Sequence[int]) -> None:
         ax.xaxis.set_minor_locator(NullLocator())
         ax.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
         ax.set_xlim(counts[0] * 2**-0.3, counts[-1] * 2**0.3)
-
-
-def _axis_of_throughput(ax: Axes) -> None:
-    """Logarithmic axis, with a label at every power of ten, and at 2 and 5 times it where there is room."""
-    ax.set_yscale("log")
-    low, high = ax.get_ylim()
-    ax.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5) if high / low < _ROOM_FOR_FIVES else (1,), numticks=12))
-    ax.yaxis.set_minor_locator(NullLocator())
-    ax.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.10g}"))
-    ax.set_ylabel("throughput [samples/s]")
 
 
 def _legend(page: Sequence[Panel]) -> list[Any]:

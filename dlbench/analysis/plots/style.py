@@ -14,6 +14,8 @@ from pathlib import Path
 from typing import Any
 
 import matplotlib
+from matplotlib.axis import Axis
+from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
 _STYLE = Path(__file__).with_name("dlbench.mplstyle")
 
@@ -23,6 +25,11 @@ DOUBLE_COLUMN = 7.0
 
 STRATEGIES = ("dp", "fsdp", "dp_pp", "dp_pp_tp", "dp_pp_ep")
 """The order in which strategies appear; others follow."""
+
+_ROOM_FOR_FIVES = 300
+"""Ratio of the ends of an axis up to which its labels fit with those between powers of ten."""
+_SHORT_IN_DIGITS = 1e-3
+"""What is smaller is better read as a power of ten."""
 
 _BLUE, _ORANGE, _GREEN, _VERMILLION = "#0072B2", "#E69F00", "#009E73", "#D55E00"
 _PURPLE, _SKY, _YELLOW = "#CC79A7", "#56B4E9", "#F0E442"
@@ -86,3 +93,12 @@ def time_unit(seconds: float) -> tuple[float, str]:
         if seconds * factor >= 1:
             return factor, unit
     return 1e9, "ns"
+
+
+def label_decades(axis: Axis) -> None:
+    """Label a logarithmic axis at every power of ten, and at 2 and 5 times it where there is room."""
+    low, high = axis.get_view_interval()
+    axis.set_major_locator(LogLocator(subs=(1, 2, 5) if high / low < _ROOM_FOR_FIVES else (1,), numticks=12))
+    axis.set_minor_locator(NullLocator())
+    if low >= _SHORT_IN_DIGITS:
+        axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.10g}"))

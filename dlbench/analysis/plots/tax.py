@@ -17,7 +17,7 @@ from dlbench.analysis.campaign import FACTORS
 from dlbench.analysis.columns import counted
 from dlbench.analysis.plots.drawing import Drawing, LeftOut
 from dlbench.analysis.plots.panels import Family, Panel, Sheet, lay_out, panels, unbroken
-from dlbench.analysis.plots.style import LIGHT_GREY, looks, time_unit
+from dlbench.analysis.plots.style import LIGHT_GREY, label_decades, looks, time_unit
 from dlbench.analysis.sync_tax import GroupTax
 from dlbench.analysis.taxes import Taxes
 from dlbench.quantities import duration
@@ -116,6 +116,7 @@ class _Distributions:
         if error * factor > low:
             ax.axvspan(low, error * factor, color=LIGHT_GREY, linewidth=0, zorder=0)
             ax.set_xlim(left=low)
+        label_decades(ax.xaxis)
         ax.set_ylim(0, 1.02)
         ax.set_xlabel(f"tau range [{unit}]")
         ax.set_ylabel("share of collectives")
