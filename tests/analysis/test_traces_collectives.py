@@ -319,7 +319,7 @@ def test_a_clock_that_is_off_is_refused_until_the_tolerance_allows_it(tmp_path: 
     (reason,) = aligned(paths).refused
     assert reason == (
         "default_pg (0-3): collective 0 of 3 disagrees: its ends lie 250.0 µs apart, that of rank 1 farthest; "
-        "100.0 µs are allowed; the traces are of different windows, or clocks differ"
+        "100.0 µs are allowed; the traces are of different windows or jobs, or clocks differ"
     )
     (group,) = aligned(paths, tolerance=300e-6).groups
     assert group.durations * 1e9 == pytest.approx(truth(kernels))
@@ -374,6 +374,45 @@ def test_a_run_without_communication_says_so(tmp_path: Path) -> None:
     paths = write_run(tmp_path, {0: [], 1: []})
     with pytest.raises(UserError, match="^no collectives to compare: no rank has communication kernels$"):
         aligned(paths).require_groups()
+
+
+def test_a_rank_without_kernels_of_a_group_of_unknown_size_is_named(tmp_path: Path) -> None:
+    kernels = uneven([ALLREDUCE] * 3)
+    kernels[1] = []
+    alignment = aligned(write_run(tmp_path, kernels, Writing(form="rocm")))
+    assert alignment.groups[0].ranks == (0, 2, 3)
+    assert alignment.notes == (
+        "collective (all ranks): 1 of 4 traces have no kernels of it, the first that of rank 1; "
+        "if it takes part, the tax is a lower bound",
+    )
+
+
+def test_kernels_that_were_lost_are_a_reason_why_nothing_can_be_compared(tmp_path: Path) -> None:
+    paths = write_run(tmp_path, uneven([ALLREDUCE] * 3))[:2]
+    changed(paths[1:], lambda text: re.sub(rb'"dur": [\d.]+', b'"dur": -1', text))
+    alignment = aligned(paths)
+    assert alignment.lost == (f"{paths[1]}: 3 communication kernels without a valid ts and dur dropped",)
+    with pytest.raises(
+        UserError, match=r"only rank 0 has kernels .*; .*rank1.*: 3 communication kernels without a valid"
+    ):
+        alignment.require_groups()
+
+
+def test_traces_of_jobs_of_different_sizes_are_an_error(tmp_path: Path) -> None:
+    paths = write_run(tmp_path, uneven([ALLREDUCE] * 3))
+    changed(paths[2:], lambda text: text.replace(b'"world_size": 4', b'"world_size": 16'))
+    with pytest.raises(UserError) as raised:
+        read_ranks(paths)
+    assert str(raised.value) == (
+        f"{paths[1]} is of a job of 4 ranks and {paths[2]} of one of 16; give the traces of one job"
+    )
+
+
+def test_a_trace_that_does_not_know_its_job_goes_with_any(tmp_path: Path) -> None:
+    paths = write_run(tmp_path, uneven([ALLREDUCE] * 3))
+    changed(paths[:1], lambda text: text.replace(b'"world_size": 4', b'"nodes": 4'))
+    traces, notes = read_ranks(paths)
+    assert ([trace.communication.world_size for trace in traces], notes) == ([None, 4, 4, 4], [])
 
 
 def test_two_files_of_one_rank_are_an_error(tmp_path: Path) -> None:

@@ -30,6 +30,7 @@ TOLERANCE = 100e-6
 
 _NANOSECOND = 1e-9
 _SHOWN_RANKS = 8
+_SHOWN_LOST = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,14 +44,16 @@ class Alignment:
     """Why a group is not among `groups`, one line each."""
     notes: tuple[str, ...]
     """What was left out of `groups`, one line each."""
+    lost: tuple[str, ...]
+    """What was dropped of traces that have no kernel left, one line each."""
     origin: int
     """Nanoseconds: moment 0 of the times of `groups`, as the traces count them."""
 
     def require_groups(self) -> Alignment:
-        """The alignment itself. Raises `UserError` where no group is in it: why none is."""
+        """The alignment itself. Raises `UserError` where no group is in it: why none is, and which kernels it lacks."""
         if self.groups:
             return self
-        reasons = self.refused or self.notes or ("no rank has communication kernels",)
+        reasons = (*(self.refused or self.notes or ("no rank has communication kernels",)), *self.lost[:_SHOWN_LOST])
         raise UserError(f"no collectives to compare: {'; '.join(reasons)}")
 
 
@@ -96,9 +99,10 @@ def align(traces: Sequence[RankedTrace], *, tolerance: float = TOLERANCE) -> Ali
     kernels: list[NDArray[np.int64]] = []
     refused: list[str] = []
     notes = _messages_left_out(traces)
+    ranks = tuple(each.rank for each in traces)
     for label, key, members in _groups(traces):
         try:
-            group = _Group(label, key, members, notes)
+            group = _Group(label, key, members, ranks, notes)
             aligned = group.aligned()
             pairing = _paired(aligned, origin, group.numbered)
             if disagreement := pairing.disagreement(tolerance):
@@ -112,6 +116,9 @@ def align(traces: Sequence[RankedTrace], *, tolerance: float = TOLERANCE) -> Ali
         kernels=tuple(kernels),
         refused=tuple(map(one_line, refused)),
         notes=tuple(map(one_line, notes)),
+        lost=tuple(
+            note for trace in traces if not len(trace.communication.start) for note in trace.communication.notes
+        ),
         origin=origin,
     )
 
@@ -162,6 +169,8 @@ class _Group(NamedTuple):
     label: str
     key: _Key
     members: list[_Member]
+    traced: tuple[int, ...]
+    """Ranks that have a trace, whether they are members or not."""
     notes: list[str]
 
     @property
@@ -189,6 +198,11 @@ class _Group(NamedTuple):
             self.notes.append(
                 f"{self.label}: {len(there)} of its {self.key.size} ranks have kernels of it here, so the tax is a "
                 "lower bound"
+            )
+        elif self.key.size == UNKNOWN and (absent := sorted(set(self.traced) - set(there))):
+            self.notes.append(
+                f"{self.label}: {len(absent)} of {len(self.traced)} traces have no kernels of it, the first that of "
+                f"rank {absent[0]}; if it takes part, the tax is a lower bound"
             )
 
     def _by_seq(self) -> list[_Member]:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from pathlib import Path
 
 from dlbench.analysis.traces.communication import Communication, communication
+from dlbench.analysis.traces.format import counted
 from dlbench.analysis.traces.kernels import CommunicationKernels
 from dlbench.errors import UserError, one_line
 
@@ -27,7 +29,7 @@ def read_ranks(paths: Sequence[Path], patterns: Sequence[str] = ()) -> tuple[lis
 
     `patterns` are further communication kernels, as of `CommunicationKernels`. A file that does not tell its rank has
     that of its name, or else of its place among the files; notes say so. Raises `UserError` where a file is no trace,
-    or two are of one rank.
+    two are of one rank, or two of jobs of different sizes.
     """
     kernels = CommunicationKernels(patterns)
     return by_rank([communication(path, kernels) for path in paths])
@@ -35,6 +37,7 @@ def read_ranks(paths: Sequence[Path], patterns: Sequence[str] = ()) -> tuple[lis
 
 def by_rank(traces: Sequence[Communication]) -> tuple[list[RankedTrace], list[str]]:
     """The same of traces that are read."""
+    _check_one_job(traces)
     notes = [note for trace in traces for note in trace.notes]
     ranked: dict[int, Communication] = {}
     for place, trace in enumerate(traces):
@@ -47,6 +50,17 @@ def by_rank(traces: Sequence[Communication]) -> tuple[list[RankedTrace], list[st
         ranked[rank] = replace(trace, rank=rank)
     notes += _missing(ranked)
     return [RankedTrace(rank, ranked[rank]) for rank in sorted(ranked)], notes
+
+
+def _check_one_job(traces: Sequence[Communication]) -> None:
+    """Raise `UserError` where two traces know how many ranks their job has, and it is not the same number."""
+    sized = [trace for trace in traces if trace.world_size is not None]
+    for first, other in pairwise(sized):
+        if other.world_size != first.world_size:
+            raise UserError(
+                f"{first.path} is of a job of {counted(first.world_size or 0, 'rank')} and {other.path} of one of "
+                f"{other.world_size}; give the traces of one job"
+            )
 
 
 def _rank(trace: Communication, place: int) -> tuple[int, str]:

@@ -16,7 +16,7 @@ _EQUAL_SIZES = ("allreduce", "allgather", "reduce_scatter", "broadcast", "reduce
 _SURELY_EQUAL = 0.1
 """Share of the tolerance within which ends are equal, whatever else ends there."""
 _NANOSECOND = 1e-9
-_CAUSES = ("the traces are of different windows, or clocks differ", "a trace has lost kernels, or clocks drift")
+_CAUSES = ("the traces are of different windows or jobs, or clocks differ", "a trace has lost kernels, or clocks drift")
 """What is likely where the first collective disagrees, and where a later one does."""
 
 
