@@ -77,7 +77,8 @@ def recorded_collectives(
         for place, parts, reason in zip(groups, times, reasons, strict=True)
         if parts
     ]
-    return found, [f"{path}: {note}" for note in (*record.notes, *ops.notes)]
+    mended = [] if explainer is None else explainer.notes
+    return found, [f"{path}: {note}" for note in (*record.notes, *ops.notes, *mended)]
 
 
 def _recorded(

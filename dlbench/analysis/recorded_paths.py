@@ -15,6 +15,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from dlbench.analysis.columns import counted
 from dlbench.analysis.critical_path import Culprit, Explained, Part, Path, Reason, blame, explained, reason
 from dlbench.analysis.culprits import IDLE
 from dlbench.analysis.programs import Place, Programs
@@ -62,10 +63,14 @@ class RecordedPaths:
         self._parts = _parts(programs, world_size, whats)
         self._whats = list(whats)
         self._reasons: list[list[Reason]] = [[] for _ in groups]
+        lengths = np.array([len(programs.of(rank)) for rank in range(world_size)])
+        self._performed = np.arange(lengths.max(initial=0)) < lengths[:, np.newaxis]
+        self._mended = 0
 
     def add(self, times: NDArray[np.float64], begins: Sequence[float]) -> None:
         """Explain an iteration by its ops array, shape (ranks, ops, 2), and when each rank began it, in seconds."""
         ordered = _ordered(times, min(begins))
+        self._mended += int((ordered != times).any(axis=2)[self._performed].sum())
         moments = _Moments(ordered, begins, self._needs)
         for group, reasons in zip(self._groups, self._reasons, strict=True):
             entered = ordered[list(group.ranks), group.enter, 0]
@@ -80,6 +85,13 @@ class RecordedPaths:
     def explained(self) -> list[Explained]:
         """What the paths say of the collectives of each group, in the order of the iterations."""
         return [explained(reasons) for reasons in self._reasons]
+
+    @property
+    def notes(self) -> list[str]:
+        """What the paths do not have from the record, one line each."""
+        if not self._mended:
+            return []
+        return [f"{counted(self._mended, 'op')} without valid times; critical paths take those of the ops before them"]
 
     def _until_they_meet(self, moments: _Moments, slow: Place, fast: Place) -> tuple[Path, Path]:
         """The paths to the entries of two ops, as far back as they have nothing in common."""

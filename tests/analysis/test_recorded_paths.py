@@ -179,9 +179,28 @@ def test_times_that_no_run_can_have_are_explained_somehow(tmp_path_factory: Any,
 def test_damaged_times_of_other_ops_cost_no_more_than_the_paths_there(tmp_path: Path, op: int, damage: float) -> None:
     times = [list(rank) for rank in performed(np.full((3, len(PROGRAM)), 0.1))]
     times[1][op] = (damage, damage)
-    found = explained(write_taxed(tmp_path, [times], table_of(range(3), *PROGRAM)))[1]
+    record = write_taxed(tmp_path, [times], table_of(range(3), *PROGRAM))
+    found = explained(record)[1]
     assert np.isfinite(found.predicted).all()
     assert found.predicted == pytest.approx([0.0] * 3, abs=0.2)
+    note = f"{record}: 1 op without valid times; critical paths take those of the ops before them"
+    assert recorded_collectives(record)[1] == [note]
+    assert recorded_collectives(record, paths=False)[1] == []
+
+
+def test_an_op_that_ends_before_it_begins_is_no_valid_time(tmp_path: Path) -> None:
+    times: Times = [[(0.0, 0.1), (0.3, 0.1), (0.3, 0.8)]] * 2
+    notes = recorded_collectives(write_taxed(tmp_path, [times] * 3, PHASES))[1]
+    assert [note.partition(": ")[2].partition(";")[0] for note in notes] == ["6 ops without valid times"]
+
+
+def test_what_lies_behind_a_shorter_program_lacks_no_times(tmp_path: Path) -> None:
+    tables = [
+        {"ranks": [0], "ops": [collective("gradients")]},
+        {"ranks": [1], "ops": [collective("gradients"), compute("optimizer")]},
+    ]
+    record = write_taxed(tmp_path, [[[(0.0, 0.2)], [(0.1, 0.2), (0.2, 0.3)]]], tables)
+    assert recorded_collectives(record)[1] == []
 
 
 def performed(lengths: np.ndarray[Any, np.dtype[np.float64]]) -> Times:
