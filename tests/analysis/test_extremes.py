@@ -145,9 +145,9 @@ def test_beyond_16_times_the_fitted_groups_a_prediction_is_called_an_extrapolati
 
 
 def test_a_tail_without_a_mean_predicts_nothing_by_likelihood_and_says_so() -> None:
-    found = fitted(np.random.default_rng(4).pareto(0.5, size=(1, 100, 16)), centring="instance", predict=[16])
+    found = fitted(1e-6 * np.random.default_rng(4).pareto(0.5, size=(1, 100, 16)), centring="instance", predict=[16])
     assert float(found.fits[GEV].likelihood.shape) < 1  # z-scores of an instance are bounded
-    found = fitted(np.random.default_rng(4).pareto(0.4, size=(1, 400, 4)), predict=[16])
+    found = fitted(1e-6 * np.random.default_rng(4).pareto(0.4, size=(1, 400, 4)), predict=[16])
     assert float(found.fits[GEV].likelihood.shape) >= 1
     each = prediction(found, 16, GEV)
     assert math.isnan(each.likelihood)

@@ -80,8 +80,8 @@ def integer(value: Any) -> int:
 _DIGITS = re.compile(r"[0-9]{1,19}")
 _MICROSECONDS = rb"(?:1\d{15}|\d{1,15})"
 """Below 64 years, so that nanoseconds fit."""
-_WHOLE = re.compile(rb"(?:%b )*+%b" % (_MICROSECONDS, _MICROSECONDS))
-_THREE_DECIMALS = re.compile(rb"(?:%b\.\d{3} )*+%b\.\d{3}" % (_MICROSECONDS, _MICROSECONDS))
+_WHOLE = re.compile(rb"(?>(?:%b )*)%b" % (_MICROSECONDS, _MICROSECONDS))
+_THREE_DECIMALS = re.compile(rb"(?>(?:%b\.\d{3} )*)%b\.\d{3}" % (_MICROSECONDS, _MICROSECONDS))
 
 
 def nanoseconds(values: Sequence[Raw]) -> NDArray[np.int64]:

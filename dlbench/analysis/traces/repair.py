@@ -8,11 +8,14 @@ _LITERAL = rb"-?\b(?:NaN|nan|Infinity|inf)\b"
 _ESCAPED = rb'["\\/bfnrt]|u(?![dD][89a-fA-F])[0-9a-fA-F]{4}|u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}'
 """What may follow a backslash; a surrogate only with its partner."""
 _TOKEN = re.compile(
-    rb'(?:[^"NnIi-]++|(?!%b)[NnIi-]|"(?:[^"\\\x00-\x1f\x80-\xff]++|\\(?:%b))*+")++' % (_LITERAL, _ESCAPED)
+    rb'(?>(?:[^"NnIi-]++|(?!%b)[NnIi-]|"(?>(?:[^"\\\x00-\x1f\x80-\xff]++|\\(?:%b))*)")+)' % (_LITERAL, _ESCAPED)
     + rb'|(?P<literal>%b)|(?P<string>"(?:[^"\\]|\\.)*")' % _LITERAL,
     re.DOTALL,
 )
-"""A sound stretch of any length, or one token that may need mending."""
+"""A sound stretch of any length, or one token that may need mending.
+
+Groups are atomic instead of possessive, which before Python 3.11.5 loses matches (gh-106052).
+"""
 _CONTROL = re.compile(rb"[\x00-\x1f]")
 _ESCAPE = re.compile(rb"\\(?:%b|(.?))" % _ESCAPED, re.DOTALL)
 
