@@ -58,7 +58,10 @@ class Trace:
         }
 
     def arrows(self, name: str) -> list[tuple[Event, Event]]:
-        """The slices that the flows of a name connect: those that began last on their track, as Perfetto binds them."""
+        """The slices that the flows of a name connect: those that began last on their track, as Perfetto binds them.
+
+        An arrow whose end comes before its start is dropped, as Perfetto does.
+        """
         open_slices: dict[tuple[int, int], Event] = {}
         starts: dict[tuple[str, str, int], Event] = {}
         found = []
@@ -70,7 +73,7 @@ class Trace:
             flow = event["cat"], event["name"], event["id"]
             if event["ph"] == "s":
                 starts[flow] = open_slices[track]
-            elif event["name"] == name:
+            elif event["name"] == name and flow in starts:
                 found.append((starts[flow], open_slices[track]))
         return found
 

@@ -77,6 +77,8 @@ def valid_records(folder: Path) -> dict[str, list[Record]]:
         assert [problem.text for problem in validate(path) if problem.severity == "error"] == []
         record = read(path)
         found.setdefault(record.header.job, []).append(record)
+    for records in found.values():
+        records.sort(key=lambda record: record.header.seed)  # names do not tell runs of one second apart
     return found
 
 

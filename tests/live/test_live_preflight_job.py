@@ -8,6 +8,7 @@ import re
 import shutil
 import signal
 import textwrap
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -105,6 +106,15 @@ def environments(mpi: Mpi, *variables: tuple[str, ...], cwd: Path | None = None)
 
 def findings(completed: Completed, severity: str) -> list[str]:
     return [line.removeprefix(f"{severity}: ") for line in completed.stdout.splitlines() if line.startswith(severity)]
+
+
+def wait_until_heard(pid: int, signum: signal.Signals) -> None:
+    """Wait until a process has a handler for a signal: while it starts, the signal just ends it."""
+    deadline = time.monotonic() + 20
+    bit = 1 << (signum - 1)
+    while not int(re.search(r"^SigCgt:\t(\w+)$", Path(f"/proc/{pid}/status").read_text(), re.M)[1], 16) & bit:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
 
 
 def reason(completed: Completed) -> str:
@@ -323,7 +333,9 @@ def test_help_is_printed_once(mpi: Mpi) -> None:
 def test_a_signal_ends_it_in_one_line(mpi: Mpi, tmp_path: Path) -> None:
     with mpi.start(2, [*sabotaged(tmp_path, "if RANK: print('here', flush=True); time.sleep(60)")]) as job:
         job.wait_for_output("here")
-        os.kill(job.rank_pids()[0], signal.SIGTERM)
+        rank = job.rank_pids()[0]
+        wait_until_heard(rank, signal.SIGTERM)
+        os.kill(rank, signal.SIGTERM)
         completed = job.wait(20)
 
     assert completed.returncode not in (0, 1, 2)
