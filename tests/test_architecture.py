@@ -18,7 +18,7 @@ RANK_MODULES = {"preflight": "preflight_job"}
 """What a rank of an entry point runs, where it is no strategy."""
 GROUND = {"errors"}
 STRATEGIES = GROUND | {"strategies", "roofline", "specs", "arguments"}
-RUN = STRATEGIES | {"runtime", "comm", "compute", "records", "statistics", "quantities"}
+RUN = STRATEGIES | {"runtime", "accelerator", "comm", "compute", "records", "statistics", "quantities"}
 
 MAY_IMPORT: dict[str, set[str]] = {
     "errors": set(),
@@ -28,8 +28,9 @@ MAY_IMPORT: dict[str, set[str]] = {
     "arguments": GROUND,
     "quantities": GROUND,
     "roofline": GROUND | {"specs"},
-    "comm": GROUND,
-    "compute": GROUND,
+    "accelerator": GROUND,
+    "comm": GROUND | {"accelerator"},
+    "compute": GROUND | {"accelerator"},
     "strategies": GROUND | {"specs", "roofline", "arguments"},
     "runtime": RUN - {"runtime"},
     "simulator": STRATEGIES | {"records", "statistics"},

@@ -80,6 +80,52 @@ class Backend(msgspec.Struct, frozen=True, kw_only=True):
     """What started the ranks, e.g. mpiexec or srun."""
 
 
+class Accelerator(msgspec.Struct, frozen=True, kw_only=True):
+    """The GPU that a rank drove."""
+
+    name: str
+    """As its driver names it, e.g. `NVIDIA H100 80GB HBM3`."""
+    uuid: str = ""
+    """Tells apart all GPUs of a host; empty where it is not known."""
+    pci: str = ""
+    """Bus id, e.g. `0000:3B:00.0`; empty where it is not known."""
+    driver: str
+    """Version that the driver supports, of CUDA or ROCm."""
+    runtime: str
+    """Version of the CUDA or HIP runtime."""
+    cupy: str
+    """Version of CuPy."""
+    nccl: str = ""
+    """Version of NCCL or RCCL; empty where messages did not travel by it."""
+    memory_bytes: NonNegative
+    """Memory of the GPU."""
+    numa_node: int | None = None
+    """NUMA node of the host that the GPU hangs on; null where it is not known."""
+    near_cores: bool | None = None
+    """Whether all cores that the rank may run on belong to that node; null where either is not known."""
+
+
+class Energy(msgspec.Struct, frozen=True, kw_only=True):
+    """What the GPUs say of themselves at the end of an iteration; null on ranks whose GPU does not.
+
+    Readings are taken once between two iterations, outside the timed region, so that the joules of a run add up. They
+    include what happens between the iterations: divide by `seconds`, not by the runtime.
+    """
+
+    joules: list[float | None]
+    """Per rank: energy since the reading before."""
+    seconds: list[float | None]
+    """Per rank: time since the reading before."""
+    sm_mhz: list[float | None]
+    """Per rank: clock of the multiprocessors."""
+    memory_mhz: list[float | None]
+    """Per rank: clock of the memory."""
+    power_limit_watts: list[float | None]
+    """Per rank: the limit in force."""
+    throttle: list[int | None]
+    """Per rank: NVML's bit mask of reasons why the clocks are not higher, at this reading or the one before."""
+
+
 class ClockModel(msgspec.Struct, frozen=True, kw_only=True):
     """Global clock: global = local + offset + drift × (local − reference), per rank; rank 0's clock is global.
 
@@ -211,6 +257,10 @@ class Header(msgspec.Struct, frozen=True, kw_only=True, tag="header", tag_field=
     """Per rank."""
     devices: list[str]
     """Per rank."""
+    accelerators: list[Accelerator] = []
+    """Per rank: the GPUs; empty where the ranks drove none."""
+    energy_source: str = ""
+    """Where joules come from: NVML's `counter` or `sampled power`; empty where energy was not measured."""
     environment: dict[str, str]
     """Environment variables that matter to the run."""
     clock: ClockModel
@@ -250,6 +300,8 @@ class Iteration(msgspec.Struct, frozen=True, kw_only=True, tag="iteration", tag_
     """Per communication class (`operation/scope`) and rank, seconds; the classes add up to sync_time."""
     late: list[NonNegative] = []
     """Ranks that came after the agreed start of the window."""
+    energy: Energy | None = None
+    """Energy and clocks of the GPUs; null where they were not measured."""
 
 
 class Clock(msgspec.Struct, frozen=True, kw_only=True, tag="clock", tag_field="kind"):
