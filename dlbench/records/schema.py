@@ -33,6 +33,8 @@ NonNegative = Annotated[int, Meta(ge=0)]
 Seconds = Annotated[float, Meta(ge=0)]
 Factor = Annotated[float, Meta(gt=0)]
 Rate = Annotated[float, Meta(ge=0)]
+Amount = Annotated[float, Meta(ge=0)]
+"""Joules, watts or megahertz."""
 Drift = Annotated[float, Meta(gt=-1)]
 """A clock that runs against the global one by as much would stand still."""
 
@@ -112,17 +114,17 @@ class Energy(msgspec.Struct, frozen=True, kw_only=True):
     include what happens between the iterations: divide by `seconds`, not by the runtime.
     """
 
-    joules: list[float | None]
+    joules: list[Amount | None]
     """Per rank: energy since the reading before."""
-    seconds: list[float | None]
+    seconds: list[Seconds | None]
     """Per rank: time since the reading before."""
-    sm_mhz: list[float | None]
+    sm_mhz: list[Amount | None]
     """Per rank: clock of the multiprocessors."""
-    memory_mhz: list[float | None]
+    memory_mhz: list[Amount | None]
     """Per rank: clock of the memory."""
-    power_limit_watts: list[float | None]
+    power_limit_watts: list[Amount | None]
     """Per rank: the limit in force."""
-    throttle: list[int | None]
+    throttle: list[NonNegative | None]
     """Per rank: NVML's bit mask of reasons why the clocks are not higher, at this reading or the one before."""
 
 
@@ -260,7 +262,7 @@ class Header(msgspec.Struct, frozen=True, kw_only=True, tag="header", tag_field=
     accelerators: list[Accelerator] = []
     """Per rank: the GPUs; empty where the ranks drove none."""
     energy_source: str = ""
-    """Where joules come from: NVML's `counter` or `sampled power`; empty where energy was not measured."""
+    """Where joules come from: NVML's `counter`, `sampled power`, or both; empty where energy was not measured."""
     environment: dict[str, str]
     """Environment variables that matter to the run."""
     clock: ClockModel

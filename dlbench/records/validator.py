@@ -6,7 +6,7 @@ the line number to them.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import prod
 from pathlib import Path
@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from dlbench.errors import one_line
 from dlbench.records.reader import Cut, OpsReader, UnreadableRecord, iterate, read_ops, second_end
-from dlbench.records.schema import DTYPE_BYTES, Clock, ClockModel, End, Header, Iteration, Line, ops_path
+from dlbench.records.schema import DTYPE_BYTES, Clock, ClockModel, End, Energy, Header, Iteration, Line, ops_path
 
 RELATIVE_TOLERANCE = 1e-6
 ABSOLUTE_TOLERANCE = 5e-9
@@ -92,6 +92,8 @@ class _Examination:
             case Iteration():
                 self.add(number, "error", _order_faults(line, self._previous))
                 self.add(number, "error", _iteration_faults(line, self._header.world_size))
+                if line.energy is not None:
+                    self.add(number, "error", _energy_faults(line.energy, self._header))
                 self._previous = line
                 self.report.iterations += 1
                 self.report.warmups += line.warmup
@@ -140,6 +142,8 @@ class _Examination:
 def _header_faults(header: Header) -> Iterator[str]:
     ranks = header.world_size
     yield from _length_faults({"hosts": header.hosts, "devices": header.devices}, ranks)
+    if header.accelerators:
+        yield from _length_faults({"accelerators": header.accelerators}, ranks)
     yield from _clock_faults("clock", header.clock, ranks)
     product = header.replicas * prod(header.degrees.values())
     if product != ranks:
@@ -173,7 +177,7 @@ def _clock_faults(key: str, model: ClockModel, ranks: int) -> Iterator[str]:
     return _length_faults({f"{key}.{name}": getattr(model, name) for name in names}, ranks)
 
 
-def _length_faults(lists: dict[str, list[float]] | dict[str, list[str]], ranks: int) -> Iterator[str]:
+def _length_faults(lists: Mapping[str, Sequence[object]], ranks: int) -> Iterator[str]:
     for name, values in lists.items():
         if len(values) != ranks:
             yield f"{name} is a list of {len(values)}, but world_size = {ranks}"
@@ -219,6 +223,19 @@ def _time_faults(iteration: Iteration) -> Iterator[str]:
     parts = sync_time + np.array(iteration.compute) + np.array(iteration.overrun) + np.array(iteration.issue)
     for rank in np.flatnonzero(parts > runtime + _tolerance(runtime)):
         yield f"rank {rank}: sync_time + compute + overrun + issue = {parts[rank]} exceeds runtime = {runtime[rank]}"
+
+
+def _energy_faults(energy: Energy, header: Header) -> Iterator[str]:
+    lists = {f"energy.{name}": getattr(energy, name) for name in Energy.__struct_fields__}
+    lengths = list(_length_faults(lists, header.world_size))
+    yield from lengths
+    if lengths:
+        return
+    for rank, (joules, seconds) in enumerate(zip(energy.joules, energy.seconds, strict=True)):
+        if joules is not None and not seconds:
+            yield f"rank {rank}: energy.joules = {joules} need energy.seconds above 0"
+    if not header.energy_source and any(joules is not None for joules in energy.joules):
+        yield "energy.joules are there, but the header's energy_source is empty"
 
 
 def _tolerance(seconds: NDArray[np.float64]) -> NDArray[np.float64]:

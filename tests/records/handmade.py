@@ -86,6 +86,28 @@ END: dict[str, Any] = {
 
 WHOLE = (HEADER, WARMUP, COUNTED, END)
 
+ACCELERATOR: dict[str, Any] = {
+    "name": "NVIDIA H100 80GB HBM3",
+    "uuid": "GPU-1",
+    "pci": "0000:3B:00.0",
+    "driver": "12.8",
+    "runtime": "12.6",
+    "cupy": "14.2.0",
+    "memory_bytes": 85520809984,
+}
+
+ENERGY: dict[str, Any] = {
+    "joules": [150.0, None],
+    "seconds": [0.5, None],
+    "sm_mhz": [1980.0, 1755.0],
+    "memory_mhz": [2619.0, 2619.0],
+    "power_limit_watts": [700.0, 700.0],
+    "throttle": [1, 4],
+}
+"""Rank 1's GPU tells its clocks, but no energy."""
+
+METERED = HEADER | {"accelerators": [ACCELERATOR, ACCELERATOR | {"uuid": "GPU-2"}], "energy_source": "counter"}
+
 OP_TABLES = [
     {"ranks": [0], "ops": [{"op": "compute", "name": "forward", "seconds": 0.3}, {"op": "wait", "requests": ["g0"]}]},
     {"ranks": [1], "ops": [{"op": "compute", "name": "forward", "seconds": 0.3}]},

@@ -7,7 +7,22 @@ from typing import Any
 
 import numpy as np
 import pytest
-from handmade import CLOCK, COUNTED, END, HEADER, OP_TABLES, RESYNCHRONISED, WARMUP, WHOLE, WITH_OPS, text, write
+from handmade import (
+    ACCELERATOR,
+    CLOCK,
+    COUNTED,
+    END,
+    ENERGY,
+    HEADER,
+    METERED,
+    OP_TABLES,
+    RESYNCHRONISED,
+    WARMUP,
+    WHOLE,
+    WITH_OPS,
+    text,
+    write,
+)
 
 from dlbench.records.validator import Problem, examine, validate
 
@@ -94,6 +109,47 @@ def test_the_classes_must_agree_with_sync_time_to_a_millionth(tmp_path: Path, sh
 def test_several_classes_add_up(tmp_path: Path) -> None:
     split = COUNTED | {"communication": {"allreduce/replica": [0.06, 0.0], "send/pipeline": [0.04, 0.2]}}
     assert problems(tmp_path, HEADER, WARMUP, split, END) == []
+
+
+def test_energy_on_some_of_the_ranks_is_sound(tmp_path: Path) -> None:
+    assert problems(tmp_path, METERED, WARMUP | {"energy": ENERGY}, COUNTED | {"energy": ENERGY}, END) == []
+
+
+def test_clocks_without_energy_need_no_source(tmp_path: Path) -> None:
+    nothing = [None, None]
+    clocks = ENERGY | {"joules": nothing, "seconds": nothing}
+    assert problems(tmp_path, HEADER, WARMUP, COUNTED | {"energy": clocks}, END) == []
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        ({"joules": [1.0]}, "energy.joules is a list of 1, but world_size = 2"),
+        ({"throttle": []}, "energy.throttle is a list of 0, but world_size = 2"),
+        ({"joules": [None, 2.5]}, "rank 1: energy.joules = 2.5 need energy.seconds above 0"),
+        ({"seconds": [0.0, None]}, "rank 0: energy.joules = 150.0 need energy.seconds above 0"),
+    ],
+)
+def test_energy_that_contradicts_itself_is_an_error(tmp_path: Path, change: dict[str, Any], expected: str) -> None:
+    found = problems(tmp_path, METERED, WARMUP, COUNTED | {"energy": ENERGY | change}, END)
+    assert found == [Problem(3, "error", expected)]
+
+
+@pytest.mark.parametrize("change", [{"joules": [-1.0, None]}, {"sm_mhz": [-1.0, None]}, {"throttle": [0, -4]}])
+def test_energy_clocks_and_reasons_are_not_negative(tmp_path: Path, change: dict[str, Any]) -> None:
+    (problem,) = problems(tmp_path, METERED, WARMUP, COUNTED | {"energy": ENERGY | change}, END)
+    assert (problem.line, problem.severity) == (3, "error")
+    assert ">= 0" in problem.text
+
+
+def test_joules_need_a_header_that_says_where_they_come_from(tmp_path: Path) -> None:
+    (problem,) = problems(tmp_path, HEADER, WARMUP, COUNTED | {"energy": ENERGY}, END)
+    assert problem == Problem(3, "error", "energy.joules are there, but the header's energy_source is empty")
+
+
+def test_accelerators_are_one_a_rank_or_none(tmp_path: Path) -> None:
+    (problem,) = problems(tmp_path, HEADER | {"accelerators": [ACCELERATOR]}, *WHOLE[1:])
+    assert problem == Problem(1, "error", "accelerators is a list of 1, but world_size = 2")
 
 
 def test_the_first_iteration_is_number_zero(tmp_path: Path) -> None:
