@@ -172,6 +172,10 @@ class HostDevice:
         """Copy of memory."""
         return _bytes_at(address, nbytes).copy()
 
+    def copy(self, source: int, target: int, nbytes: int, stream: HostStream) -> None:
+        """Copy memory, at once."""
+        ctypes.memmove(target, source, nbytes)
+
     def stream(self) -> HostStream:
         """A new stream."""
         return HostStream(self._queue)

@@ -82,7 +82,10 @@ class Multiplier(Protocol):
     """Matrix products of one precision on one stream, workspace included."""
 
     def multiply(self, left: int, right: int, out: int, *, rows: int, columns: int, k: int) -> None:  # noqa: PLR0913
-        """Enqueue C[rows, columns] = A[rows, k] B[k, columns], row-major and dense at the given addresses."""
+        """Enqueue C[rows, columns] = A[rows, k] B[k, columns], row-major and dense at the given addresses.
+
+        C has the element type of A and B; what it held before is not read.
+        """
 
     def close(self) -> None:
         """Release the library's handle; after the last product is done."""
@@ -106,6 +109,9 @@ class Device(Protocol):
 
     def download(self, address: int, nbytes: int) -> NDArray[np.uint8]:
         """Copy of device memory."""
+
+    def copy(self, source: int, target: int, nbytes: int, stream: Stream) -> None:
+        """Enqueue a copy within the device's memory, between addresses whose ranges do not overlap."""
 
     def stream(self) -> Stream:
         """A new non-blocking stream."""
