@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Literal, NamedTuple, Protocol
 
 import msgspec
@@ -194,3 +195,7 @@ class Driver(Protocol):
 
     def meter(self, facts: GpuFacts) -> Meter | None:
         """Meter of a GPU; None where the library for it is absent or refuses."""
+
+
+DriverLoader = Callable[[], Driver]
+"""Loads the way to the GPUs; raises `PreflightError` where something for it is missing."""
