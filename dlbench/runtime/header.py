@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -14,6 +14,9 @@ from dlbench.runtime.request import RunRequest
 from dlbench.strategies import Configuration
 from dlbench.strategies.facts import facts, op_tables
 
+if TYPE_CHECKING:
+    from dlbench.runtime.devices import Place
+
 
 def build_header(  # noqa: PLR0913 (the sources of a header, all by keyword)
     request: RunRequest,
@@ -23,13 +26,17 @@ def build_header(  # noqa: PLR0913 (the sources of a header, all by keyword)
     remarks: Sequence[str],
     hosts: Sequence[str],
     devices: Sequence[str],
+    places: Sequence[Place],
     backend: Backend,
     compute: Mapping[str, str],
     clock: ClockModel,
     environment: Mapping[str, str],
     command: Sequence[str],
 ) -> Header:
-    """Header of a live run; `created` is ISO 8601, UTC; `remarks` are the backend's, `compute` the compute model's."""
+    """Header of a live run; `created` is ISO 8601, UTC; `remarks` are the backend's, `compute` the compute model's.
+
+    `places` are the ranks and their GPUs, none where the ranks drive none.
+    """
     run, described = request.run, facts(configuration)
     fields: dict[str, Any] = {
         **described,
@@ -47,6 +54,7 @@ def build_header(  # noqa: PLR0913 (the sources of a header, all by keyword)
         "seed": run.seed,
         "hosts": list(hosts),
         "devices": list(devices),
+        "accelerators": [place.accelerator() for place in places],
         "environment": relevant_environment(environment),
         "clock": clock,
         "packages": package_versions(),

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable, Sequence
 from functools import partial
 from time import sleep
+from typing import TYPE_CHECKING
 
 from dlbench.errors import UserError
 from dlbench.runtime.abort import SILENT_SECONDS, leave
@@ -15,19 +16,25 @@ from dlbench.runtime.situation import Situation
 from dlbench.runtime.streams import prepare_streams, say
 from dlbench.runtime.watchdog import Limits, Watchdog
 
+if TYPE_CHECKING:
+    from dlbench.accelerator.protocol import DriverLoader
+
 PREFLIGHT = "preflight"
 """The program that is no strategy."""
 _GRACE_SECONDS = 2.0
 """Longer than a launcher leaves between the SIGTERM that it sends to the ranks when one has left and SIGKILL."""
 
 
-def launch(program: str) -> int:
-    """Run this process as a rank of a program: a strategy, or the preflight. Exit code of the run."""
+def launch(program: str, driver: DriverLoader | None = None) -> int:
+    """Run this process as a rank of a program: a strategy, or the preflight. Exit code of the run.
+
+    `driver` takes the place of CuPy as the way to the GPUs.
+    """
     prepare_streams()
     claim = launcher_claim(os.environ)
     situation = Situation(rank=claim.rank if claim else 0, host=os.uname().nodename)
     try:
-        return _run(program, situation)
+        return _run(program, situation, driver)
     except UserError as error:  # which every rank finds by itself
         if situation.rank == 0:
             say(str(error))
@@ -36,7 +43,7 @@ def launch(program: str) -> int:
         return error.exit_code
 
 
-def _run(program: str, situation: Situation) -> int:
+def _run(program: str, situation: Situation, driver: DriverLoader | None) -> int:
     limits = Limits(start_limit(os.environ), START_VARIABLE, _GRACE_SECONDS)
     watchdog = Watchdog(situation, limits, abort=leave)
     watchdog.start()
@@ -46,10 +53,10 @@ def _run(program: str, situation: Situation) -> int:
     watchdog.abort = partial(leave, end=MPI.COMM_WORLD.Abort)
     watchdog.take_signals()
     situation.enter("importing")
-    return _rank_of(program)(sys.argv[1:], f"python -m dlbench.{program}", watchdog)
+    return _rank_of(program, driver)(sys.argv[1:], f"python -m dlbench.{program}", watchdog)
 
 
-def _rank_of(program: str) -> Callable[[Sequence[str], str, Watchdog], int]:
+def _rank_of(program: str, driver: DriverLoader | None) -> Callable[[Sequence[str], str, Watchdog], int]:
     """What a rank of the program does with its arguments, its name and its watchdog. The import takes its time."""
     if program == PREFLIGHT:
         from dlbench.runtime.preflight_job import run_preflight  # noqa: PLC0415
@@ -57,4 +64,4 @@ def _rank_of(program: str) -> Callable[[Sequence[str], str, Watchdog], int]:
         return run_preflight
     from dlbench.runtime.rank import run_rank  # noqa: PLC0415
 
-    return partial(run_rank, program)
+    return partial(run_rank, program, driver=driver)

@@ -8,6 +8,7 @@ from typing import Any
 
 from dlbench.arguments import ArgumentParser, at_least, more_than, path, text
 from dlbench.compute import COMPUTE_MODELS
+from dlbench.compute.precision import GEMM_PRECISIONS, require_cpu_precision, require_no_precision
 from dlbench.errors import OptionError
 from dlbench.runtime.config_file import config_arguments
 from dlbench.runtime.request import DEFAULT_CEILING, Delay, RunOptions, RunRequest
@@ -16,6 +17,7 @@ from dlbench.strategies import get_strategy
 from dlbench.strategies.options import DEFAULT_GPU, add_workload_arguments, workload_options
 
 BACKENDS = ("mpi", "nccl")
+BUFFERS = ("host", "gpu")
 SYNC_MODES = ("barrier", "window", "none")
 PROGRESS_MODES = ("poll", "none")
 DEFAULT_RECORD = "results"
@@ -88,11 +90,7 @@ def _add_length(parser: argparse.ArgumentParser) -> None:
 
 def _add_method(parser: argparse.ArgumentParser) -> None:
     how = parser.add_argument_group("how to run")
-    how.add_argument("--compute", choices=COMPUTE_MODELS, default="sleep", help="what computation is (default sleep)")
-    how.add_argument(
-        "--backend", choices=BACKENDS, default="mpi", help="what carries messages (default mpi; nccl: not yet)"
-    )
-    how.add_argument("--persistent", action=_FLAG, default=False, help="persistent collectives of MPI 4")
+    _add_machine(how)
     how.add_argument(
         "--progress",
         choices=PROGRESS_MODES,
@@ -131,6 +129,31 @@ def _add_method(parser: argparse.ArgumentParser) -> None:
         metavar="S",
         help="longest time for a signalled run to finish its iteration (default 20)",
     )
+
+
+def _add_machine(how: argparse._ArgumentGroup) -> None:
+    how.add_argument(
+        "--compute",
+        choices=COMPUTE_MODELS,
+        default="sleep",
+        help="what computation is: sleep (default), gemm: matrix products where the buffers are, "
+        "spin: a kernel that keeps the GPU busy as long, none",
+    )
+    how.add_argument(
+        "--gemm-precision",
+        choices=GEMM_PRECISIONS,
+        default="auto",
+        help="operands of --compute gemm on a GPU (default auto: the run's dtype)",
+    )
+    how.add_argument(
+        "--backend", choices=BACKENDS, default="mpi", help="what carries messages: mpi (default), or nccl (also RCCL)"
+    )
+    how.add_argument(
+        "--buffers",
+        choices=BUFFERS,
+        help="where messages are: host (default of mpi), or gpu (of nccl; with mpi it needs a GPU-aware library)",
+    )
+    how.add_argument("--persistent", action=_FLAG, default=False, help="persistent collectives of MPI 4")
 
 
 def _add_output(parser: argparse.ArgumentParser) -> None:
@@ -185,7 +208,12 @@ def _request(strategy: str, values: Mapping[str, Any]) -> RunRequest:
     options = {name: values[name] for name in RunOptions.__struct_fields__}
     # The last one that names a label, or an op, counts: so the command line wins over the file before it.
     delays = {(delay.rank, delay.op): delay for delay in values["delay"]}
-    settled = {"label": dict(values["label"]), "delay": list(delays.values()), "system": system.name if system else ""}
+    settled = {
+        "label": dict(values["label"]),
+        "delay": list(delays.values()),
+        "system": system.name if system else "",
+        "buffers": values["buffers"] or ("gpu" if values["backend"] == "nccl" else "host"),
+    }
     run = RunOptions(**{**options, **settled})
     _reject_contradictions(run)
     return RunRequest(
@@ -200,8 +228,7 @@ def _request(strategy: str, values: Mapping[str, Any]) -> RunRequest:
 def _reject_contradictions(run: RunOptions) -> None:
     if run.record_ops and run.record is None:
         raise OptionError("--record-ops needs a record; leave out --no-record")
-    if run.backend == "nccl":
-        raise OptionError("--backend nccl: this version has no NCCL backend; use --backend mpi")
+    _reject_machine(run)
     if run.max_seconds is not None and run.max_seconds < run.min_seconds:
         raise OptionError(f"--max-seconds {run.max_seconds:g} is less than --min-seconds {run.min_seconds:g}")
     if run.persistent and not run.warmup:
@@ -210,6 +237,18 @@ def _reject_contradictions(run: RunOptions) -> None:
         raise OptionError("--max-iterations is the ceiling of --min-seconds or --until-ci; use --iterations")
     if run.max_iterations is not None and run.max_iterations < run.iterations:
         raise OptionError(f"--max-iterations {run.max_iterations} is less than --iterations {run.iterations}")
+
+
+def _reject_machine(run: RunOptions) -> None:
+    """Raise `OptionError` where backend, buffers and computation do not go together."""
+    if run.backend == "nccl" and not run.gpu_messages:
+        raise OptionError("--backend nccl: its buffers are in the memory of the GPU; leave out --buffers host")
+    if run.backend == "nccl" and run.persistent:
+        raise OptionError("--persistent is for collectives of MPI; leave it out with --backend nccl")
+    if run.compute != "gemm":
+        require_no_precision(run.gemm_precision, run.compute)
+    elif not run.uses_gpu:
+        require_cpu_precision(run.gemm_precision)
 
 
 def check_request(request: RunRequest, world_size: int) -> None:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple, TextIO
 
 from dlbench.quantities import duration, si, significant
 from dlbench.records.measures import Measures
-from dlbench.records.schema import Header, Iteration, Message
+from dlbench.records.schema import Accelerator, Header, Iteration, Message
 from dlbench.statistics import Summary
 
 _WIDTH = 12
@@ -104,7 +105,8 @@ def header_lines(header: Header, record: str | None) -> Iterator[str]:
             "backend",
             f"{header.backend.name}{persistent}, {header.backend.library}; {header.dtype} as {header.backend.carrier}",
         ),
-        ("memory", f"{si(header.memory_bytes, 'B')} of message buffers per rank"),
+        *(("device", line) for line in _accelerator_lines(header.accelerators)),
+        ("memory", f"{si(header.memory_bytes, 'B')} of message buffers per rank{_where(header)}"),
         ("run", f"sync {options['sync']}, progress {options['progress']}, seed {header.seed}"),
         *((name, value) for name in _PLACE if (value := getattr(header, name))),
         *(("label", f"{key} = {value}") for key, value in header.labels.items()),
@@ -113,7 +115,29 @@ def header_lines(header: Header, record: str | None) -> Iterator[str]:
         *(("note", note) for note in header.notes),
     ]
     yield from (f"{name:<10} {value}" for name, value in fields)
-    yield from rank_map(header.hosts, header.devices)
+    yield from rank_map(header.hosts, _device_names(header))
+
+
+def _where(header: Header) -> str:
+    return ", on the GPU" if header.options.get("buffers") == "gpu" else ""
+
+
+def _accelerator_lines(accelerators: Sequence[Accelerator]) -> Iterator[str]:
+    """A line for every kind of GPU, and the versions that it runs with."""
+    kinds = Counter(
+        f"{gpu.name}, {si(gpu.memory_bytes, 'B')}, driver {gpu.driver}, runtime {gpu.runtime}, CuPy {gpu.cupy}"
+        + (f", NCCL {gpu.nccl}" if gpu.nccl else "")
+        for gpu in accelerators
+    )
+    yield from (f"{count} × {kind}" for kind, count in kinds.items())
+
+
+def _device_names(header: Header) -> list[str]:
+    """The device of every rank, with its bus id where it has one."""
+    if not header.accelerators:
+        return header.devices
+    pairs = zip(header.devices, header.accelerators, strict=True)
+    return [f"{device} {gpu.pci}".rstrip() for device, gpu in pairs]
 
 
 def _count(number: int, noun: str) -> str:

@@ -158,6 +158,23 @@ def check_memory(host: str, needed: int, available: int | None, scale: float) ->
     )
 
 
+def check_gpu_memory(name: str, messages: int, operands: int, free: int, scale: float) -> None:
+    """Raise `PreflightError` where a GPU has fewer bytes free than its rank needs, naming the scale that would fit.
+
+    The rank needs buffers for its messages and the operands of its matrix products; a scale shrinks the former.
+    """
+    needed = messages + operands
+    if needed <= free:
+        return
+    fitting = _fitting_scale(scale, messages, free - operands) if free > operands else ""
+    remedy = f"--scale {fitting} would fit" if fitting else "free some"
+    products = f" and {operands / 1e9:.2f} GB for matrix products" if operands else ""
+    raise PreflightError(
+        f"{name} has {free / 1e9:.2f} GB of memory free, but its rank needs {messages / 1e9:.2f} GB for messages"
+        f"{products}; {remedy}"
+    )
+
+
 def _fitting_scale(scale: float, needed: int, available: int) -> str:
     """The largest scale of two digits that fits; empty where none does.
 

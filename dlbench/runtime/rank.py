@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -14,18 +15,24 @@ from dlbench.runtime.request import RunRequest
 from dlbench.runtime.runner import Runner
 from dlbench.runtime.watchdog import Watchdog
 
+if TYPE_CHECKING:
+    from dlbench.accelerator.protocol import DriverLoader
 
-def run_rank(strategy: str, argv: Sequence[str], prog: str, watchdog: Watchdog) -> int:
+
+def run_rank(
+    strategy: str, argv: Sequence[str], prog: str, watchdog: Watchdog, driver: DriverLoader | None = None
+) -> int:
     """Exit code of the run. Any failure that concerns this rank alone ends the whole job.
 
-    Raises `PreflightError` where the launcher does not belong to the MPI library.
+    `driver` takes the place of CuPy as the way to the GPUs. Raises `PreflightError` where the launcher does not belong
+    to the MPI library.
     """
 
     def work(comm: MPI.Intracomm) -> int:
         host, abort = join_host(comm, watchdog)
         watchdog.situation.enter("reading the options")
         request = _request(comm, strategy, argv, prog)
-        return Runner(comm, request, host, watchdog, abort).run()
+        return Runner(comm, request, host, watchdog, abort, driver).run()
 
     return run_process(watchdog, work)
 

@@ -29,8 +29,10 @@ class RunOptions(msgspec.Struct, frozen=True, kw_only=True):
     max_seconds: float | None
     until_ci: float | None
     max_iterations: int | None
-    compute: Literal["sleep", "gemm", "none"]
+    compute: Literal["sleep", "gemm", "spin", "none"]
+    gemm_precision: Literal["auto", "bf16", "fp16", "tf32", "fp32", "fp64"]
     backend: Literal["mpi", "nccl"]
+    buffers: Literal["host", "gpu"]
     persistent: bool
     progress: Literal["poll", "none"]
     sync: Literal["barrier", "window", "none"]
@@ -48,6 +50,16 @@ class RunOptions(msgspec.Struct, frozen=True, kw_only=True):
     job: str
     concurrent_jobs: int
     json: bool
+
+    @property
+    def gpu_messages(self) -> bool:
+        """Whether messages and matrix products are in the memory of the GPU."""
+        return self.buffers == "gpu"
+
+    @property
+    def uses_gpu(self) -> bool:
+        """Whether every rank drives a GPU."""
+        return self.gpu_messages or self.compute == "spin"
 
     @property
     def ceiling(self) -> float:

@@ -7,14 +7,13 @@ import os
 import signal
 import sys
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import ExitStack, closing, suppress
 from time import perf_counter_ns
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from dlbench.comm.library import MPI
-from dlbench.comm.mpi import MpiCommunicator
 from dlbench.comm.variants import mpi_communicator
 from dlbench.compute import create
 from dlbench.compute.sleep import Sleeper
@@ -26,7 +25,7 @@ from dlbench.runtime.clock import GlobalClock
 from dlbench.runtime.collector import CONTINUE, RESYNC, Collector
 from dlbench.runtime.executor import Executor
 from dlbench.runtime.hosts import Host
-from dlbench.runtime.preflight import launcher_claim
+from dlbench.runtime.preflight import check_gpu_memory, launcher_claim
 from dlbench.runtime.request import RunRequest
 from dlbench.runtime.rows import RowFormat, Rows
 from dlbench.runtime.start import start_line
@@ -36,18 +35,38 @@ from dlbench.strategies.messages import memory_bytes, message_table
 from dlbench.strategies.ops import Compute, Scope
 
 if TYPE_CHECKING:
+    from dlbench.accelerator.protocol import DriverLoader
+    from dlbench.comm.protocol import Communicator
+    from dlbench.compute.protocol import Compute as ComputeModel
     from dlbench.records.schema import Backend, ClockModel
+    from dlbench.runtime.devices import Gpu, Place
     from dlbench.runtime.reporter import Reporter
 
 
 class Runner:
-    """Sets up, checks, measures and finishes the run of one rank. Everything is collective but `note`."""
+    """Sets up, checks, measures and finishes the run of one rank. Everything is collective but `note`.
 
-    def __init__(self, comm: MPI.Intracomm, request: RunRequest, host: Host, watchdog: Watchdog, abort: Abort) -> None:
+    `driver` takes the place of CuPy as the way to the GPUs.
+    """
+
+    def __init__(
+        self,
+        comm: MPI.Intracomm,
+        request: RunRequest,
+        host: Host,
+        watchdog: Watchdog,
+        abort: Abort,
+        driver: DriverLoader | None = None,
+    ) -> None:
         self._comm = comm
         self._request = request
         self._options = request.run
         self._host = host
+        self._driver = driver
+        self._gpu: Gpu | None = None
+        self._places: list[Place] = []
+        """Of all ranks, on rank 0; empty where the ranks drive no GPU."""
+        self._opened = ExitStack()
         self._watchdog = watchdog
         self._situation = watchdog.situation
         self._configuration = request.configuration(comm.size)
@@ -63,25 +82,34 @@ class Runner:
 
     def run(self) -> int:
         """Exit code of the run, the same on every rank."""
+        try:
+            exit_code = self._run()
+        except AgreedExit:
+            self._close()
+            raise
+        self._close()
+        return exit_code
+
+    def _run(self) -> int:
+        if self._options.uses_gpu:
+            self._open_gpu()
         self._situation.enter("checking the memory")
-        self._compute = create(self._options.compute, ranks_per_core=self._host.ranks_per_core, seed=self._options.seed)
+        self._compute = self._opened.enter_context(closing(agree(self._comm, self._make_compute)))
         agree(self._comm, self._check_memory)
         self._situation.enter("synchronising the clocks")
         self._clock = GlobalClock(self._comm)
         self._situation.enter("splitting communicators")
-        self._world = mpi_communicator(self._comm, persistent=self._options.persistent)
-        self._communicators = {scope: self._split(scope) for scope in self._configuration.scopes()}
+        self._open_communicators()
         self._remarks = agree(self._comm, self._find_remarks)
         self._situation.enter("allocating buffers")
+        agree(self._comm, self._check_gpu_memory)  # now that the communicators have taken theirs
         self._executor = agree(self._comm, self._make_executor)
         self._situation.enter("synchronising the clocks again, for their drift")
         self._open_record(self._clock.synchronise())
         if self._options.check:
             self._check()
         self._measure()
-        exit_code = self._finish()
-        self._close()
-        return exit_code
+        return self._finish()
 
     def note(self, status: Status, reason: str) -> bool:
         """Put the end of a run that breaks off into its record; False where another rank has done so."""
@@ -98,11 +126,50 @@ class Runner:
             return append_end(Path(self._record), end_line(status, reason, self._iteration, signal=name))
         return True
 
-    def _check_memory(self) -> None:
-        needed = memory_bytes(self._configuration, self._comm.rank) + self._compute.memory_bytes(self._phases())
-        self._host.check_memory(needed, self._configuration.workload.scale)
+    def _open_gpu(self) -> None:
+        from dlbench.runtime.devices import join_gpus  # noqa: PLC0415 - on GPUs only
 
-    def _split(self, scope: Scope) -> MpiCommunicator:
+        self._situation.enter("opening the GPU")
+        nccl = self._options.backend == "nccl"
+        self._gpu, self._places = join_gpus(self._comm, self._host, self._driver, nccl=nccl)
+        self._situation.device = self._gpu.device.facts.label
+
+    def _make_compute(self) -> ComputeModel:
+        return create(
+            self._options.compute,
+            ranks_per_core=self._host.ranks_per_core,
+            seed=self._options.seed,
+            device=self._gpu.device if self._gpu else None,
+            precision=self._options.gemm_precision,
+            dtype=self._configuration.workload.dtype,
+        )
+
+    def _needs(self, *, on_gpu: bool) -> tuple[int, int]:
+        """Bytes of the rank's messages, and of the operands of its matrix products, on the GPU or on the host."""
+        messages = memory_bytes(self._configuration, self._comm.rank)
+        operands = self._compute.memory_bytes(self._phases())
+        return messages * (self._options.gpu_messages == on_gpu), operands * (self._compute.on_device == on_gpu)
+
+    def _check_memory(self) -> None:
+        self._host.check_memory(sum(self._needs(on_gpu=False)), self._configuration.workload.scale)
+
+    def _check_gpu_memory(self) -> None:
+        if self._gpu is None:
+            return
+        messages, operands = self._needs(on_gpu=True)
+        name = f"{self._situation.who()}: {self._gpu.device.facts.name}"
+        check_gpu_memory(name, messages, operands, self._gpu.device.free_bytes(), self._configuration.workload.scale)
+
+    def _open_communicators(self) -> None:
+        """The world and one communicator a scope; closed in the reverse order, children before parents."""
+        self._world = self._opened.enter_context(
+            closing(mpi_communicator(self._comm, persistent=self._options.persistent))
+        )
+        self._communicators = {
+            scope: self._opened.enter_context(closing(self._split(scope))) for scope in self._configuration.scopes()
+        }
+
+    def _split(self, scope: Scope) -> Communicator[Any, Any]:
         group = self._configuration.layout.group(scope, self._comm.rank)
         return self._world.split(color=group.start, key=self._comm.rank)
 
@@ -145,6 +212,7 @@ class Runner:
                 remarks=self._remarks,
                 hosts=hosts,
                 devices=devices,
+                places=self._places,
                 backend=self._backend(),
                 compute=self._compute.describe(),
                 clock=clock,
@@ -161,7 +229,14 @@ class Runner:
     def _find_remarks(self) -> list[str]:
         """What is not carried out quite as the header describes it."""
         largest = max((row.elements for row in message_table(self._configuration)), default=0)
-        return [*self._world.remarks(largest), *self._compute.remarks(self._phases())]
+        return [*self._world.remarks(largest), *self._compute.remarks(self._phases()), *self._place_remarks()]
+
+    def _place_remarks(self) -> list[str]:
+        if not self._places:
+            return []
+        from dlbench.runtime.devices import place_remarks  # noqa: PLC0415 - on GPUs only
+
+        return place_remarks(self._places)
 
     def _phases(self) -> list[Phase]:
         return [op.phase for op in self._configuration.ops(self._comm.rank) if isinstance(op, Compute)]
@@ -258,7 +333,5 @@ class Runner:
 
     def _close(self) -> None:
         self._situation.enter("closing communicators")
-        for communicator in reversed(self._communicators.values()):
-            communicator.close()
-        self._world.close()
+        self._opened.close()
         self._watchdog.close()

@@ -32,7 +32,9 @@ DOCUMENTED = [
     "--max-seconds",
     "--until-ci",
     "--compute",
+    "--gemm-precision",
     "--backend",
+    "--buffers",
     "--scale",
     "--time-scale",
     "--record",
@@ -117,7 +119,8 @@ def test_each_option_reaches_the_request() -> None:
     line = (
         "--model=vit-b --gpu=h100 --dtype=fp32 --local-batch=8 --sequence-length=100 --buckets=7 --scale=0.5 "
         "--time-scale=2 --iterations=3 --warmup=2 --min-seconds=1.5 --max-seconds=9 --until-ci=0.02 "
-        "--max-iterations=77 --compute=gemm --persistent --progress=none --sync=window --check --delay=1:2:3.5 "
+        "--max-iterations=77 --compute=gemm --gemm-precision=bf16 --buffers=gpu --persistent "
+        "--progress=none --sync=window --check --delay=1:2:3.5 "
         "--seed=4 --timeout=30 --grace=5 --record=out --record-ops --label=a=b --system=local --placement=intra-l1 "
         "--experiment=e1 --job=j2 --concurrent-jobs=3 --json"
     )
@@ -139,7 +142,9 @@ def test_each_option_reaches_the_request() -> None:
         "until_ci": 0.02,
         "max_iterations": 77,
         "compute": "gemm",
+        "gemm_precision": "bf16",
         "backend": "mpi",
+        "buffers": "gpu",
         "persistent": True,
         "progress": "none",
         "sync": "window",
@@ -233,11 +238,44 @@ def test_a_wrong_command_line_is_answered_in_one_line(argv: list[str], message: 
         (["--record-ops", "--no-record"], "--record-ops needs a record; leave out --no-record"),
         (["--min-seconds=9", "--max-seconds=8"], "--max-seconds 8 is less than --min-seconds 9"),
         (["--iterations=9", "--until-ci=0.1", "--max-iterations=8"], "--max-iterations 8 is less than --iterations 9"),
-        (["--backend=nccl"], "no NCCL backend; use --backend mpi"),
+        (["--backend=nccl", "--buffers=host"], "its buffers are in the memory of the GPU; leave out --buffers host"),
+        (
+            ["--backend=nccl", "--persistent"],
+            "--persistent is for collectives of MPI; leave it out with --backend nccl",
+        ),
+        (
+            ["--gemm-precision=fp16", "--backend=nccl"],
+            "--gemm-precision has no meaning with --compute sleep",
+        ),
+        (
+            ["--gemm-precision=tf32", "--compute=gemm"],
+            "--gemm-precision tf32 needs a GPU: on the CPU gemm multiplies in fp32",
+        ),
     ],
 )
 def test_a_contradiction_is_refused(argv: list[str], message: str) -> None:
     assert message in complaint(*argv)
+
+
+def test_messages_are_where_the_backend_has_them_unless_an_option_says_otherwise() -> None:
+    assert request().run.buffers == "host"
+    assert request("--buffers=gpu").run.buffers == "gpu"
+    assert request("--backend=nccl").run.buffers == request("--backend=nccl", "--buffers=gpu").run.buffers == "gpu"
+
+
+@pytest.mark.parametrize(
+    ("argv", "uses_gpu", "gpu_messages"),
+    [
+        ([], False, False),
+        (["--compute=gemm", "--gemm-precision=fp32"], False, False),
+        (["--compute=spin"], True, False),
+        (["--buffers=gpu"], True, True),
+        (["--backend=nccl"], True, True),
+    ],
+)
+def test_a_gpu_is_needed_for(argv: list[str], uses_gpu: bool, gpu_messages: bool) -> None:
+    run = request(*argv).run
+    assert (run.uses_gpu, run.gpu_messages) == (uses_gpu, gpu_messages)
 
 
 def test_a_label_may_hold_equal_signs_and_be_empty() -> None:
