@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
@@ -10,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dlbench.compute.none import no_time
+from dlbench.compute.operands import random_elements
 from dlbench.compute.protocol import Phase
 
 POOL_BYTES = 80 * 2**20
@@ -46,26 +48,62 @@ def _spans(total: int, step: int) -> Iterator[tuple[int, int]]:
         yield rest, 1
 
 
-def blocks(phase: Phase, pool_bytes: int = POOL_BYTES) -> list[Block]:
+def _within(room: int, length: int, edge: int) -> int:
+    """The length, or where it outgrows the room what fits of it: whole edges, if one fits, and at least 1."""
+    return length if length <= room else room // edge * edge or max(1, room)
+
+
+def blocks(
+    phase: Phase,
+    pool_bytes: int = POOL_BYTES,
+    *,
+    element_bytes: int = _ELEMENT_BYTES,
+    edge: int = 1,
+    least_flops: float = 0.0,
+) -> list[Block]:
     """Products that make up a phase.
 
     `count` products of m rows are count × m rows, rounded to whole ones and at least one where count > 0: 0.02 of
     a product is its first 0.02 m rows. Rows, and columns where one weight matrix alone outgrows its pool, are cut
-    so that each operand fits its pool.
+    so that each operand fits its pool; where cut, they are multiples of `edge` if that fits.
+
+    Equal products with fewer than `least_flops` are stacked, rows upon rows, until they have as many.
     """
-    pool = pool_bytes // _ELEMENT_BYTES
+    pool = pool_bytes // element_bytes
     found = []
     for m, n, k, count in phase.gemms:
-        columns = min(n, max(1, pool // k))
-        step = max(1, pool // max(k, columns))
+        columns = _within(pool // k, n, edge)
+        room = pool // max(k, columns)
         total = max(1, round(count * m)) if count > 0 else 0
         found += [
             Block(rows, width, k, products * row_blocks * column_blocks)
-            for height, products in _spans(total, m)
-            for rows, row_blocks in _spans(height, step)
+            for height, products in _spans(total, m * max(1, math.ceil(least_flops / (2 * m * n * k))))
+            for rows, row_blocks in _spans(height, _within(room, height, edge))
             for width, column_blocks in _spans(n, columns)
         ]
     return found
+
+
+class PoolElements(NamedTuple):
+    """Elements of the pools of A, B and C."""
+
+    left: int
+    right: int
+    out: int
+
+    @classmethod
+    def of(cls, found: Iterable[Block]) -> PoolElements:
+        """As large as the largest of the blocks needs each."""
+        operands = [(block.rows * block.k, block.k * block.columns, block.rows * block.columns) for block in found]
+        return cls(*map(max, zip(*operands, strict=True))) if operands else cls(0, 0, 0)
+
+
+def excess_remarks(performed: int, phases: Iterable[Phase]) -> list[str]:
+    """Says so where scaled products have come down to single rows: more FLOPs are performed than the phases have."""
+    planned = sum(2.0 * m * n * k * count for phase in phases for m, n, k, count in phase.gemms)
+    if performed <= _ROUNDING * planned:
+        return []
+    return [f"gemm performs {performed / planned:.3g} times the FLOPs: a product has one row at least"]
 
 
 class GemmCompute:
@@ -77,6 +115,7 @@ class GemmCompute:
 
     name = "gemm"
     timed = False
+    on_device = False
 
     def __init__(self, seed: int = 0, pool_bytes: int = POOL_BYTES) -> None:
         self.seed = seed
@@ -94,11 +133,7 @@ class GemmCompute:
     def remarks(self, phases: Iterable[Phase]) -> list[str]:
         """Says so where scaled products have come down to single rows, and where BLAS takes all cores."""
         found = list(phases)
-        performed = sum(map(self.flops, found))
-        planned = sum(2.0 * m * n * k * count for phase in found for m, n, k, count in phase.gemms)
-        remarks = []
-        if performed > _ROUNDING * planned:
-            remarks.append(f"gemm performs {performed / planned:.3g} times the FLOPs: a product has one row at least")
+        remarks = excess_remarks(sum(map(self.flops, found)), found)
         if not _blas_threads():
             remarks.append("gemm uses all cores on every rank; set OMP_NUM_THREADS to cores per rank")
         return remarks
@@ -111,21 +146,12 @@ class GemmCompute:
         """Allocate and fill the pools for the largest block of the phases."""
         random = np.random.default_rng(self.seed)
 
-        def pool(elements: int) -> NDArray[np.float32]:
-            operand = random.random(elements, np.float32)
-            operand -= np.float32(0.5)
-            return operand
-
-        self._left, self._right, self._out = map(pool, self._pool_elements(phases))
-
-    def _pool_elements(self, phases: Iterable[Phase]) -> tuple[int, int, int]:
-        """Elements of the pools of A, B and C: each as large as the largest block needs."""
-        found = [block for phase in phases for block in blocks(phase, self.pool_bytes)]
-        return (
-            max((block.rows * block.k for block in found), default=0),
-            max((block.k * block.columns for block in found), default=0),
-            max((block.rows * block.columns for block in found), default=0),
+        self._left, self._right, self._out = (
+            random_elements(random, elements, "fp32") for elements in self._pool_elements(phases)
         )
+
+    def _pool_elements(self, phases: Iterable[Phase]) -> PoolElements:
+        return PoolElements.of(block for phase in phases for block in blocks(phase, self.pool_bytes))
 
     def flops(self, phase: Phase) -> int:
         """FLOPs that a call of the bound phase performs: the phase's own, up to the rounding to whole rows."""
@@ -143,6 +169,10 @@ class GemmCompute:
                     after_each()
 
         return multiply
+
+    def close(self) -> None:
+        """Free the pools."""
+        self._left = self._right = self._out = np.empty(0, np.float32)
 
     def _operands(self, block: Block) -> tuple[NDArray[np.float32], NDArray[np.float32], NDArray[np.float32]]:
         def view(pool: NDArray[np.float32], rows: int, columns: int) -> NDArray[np.float32]:

@@ -14,6 +14,7 @@ class NoCompute:
 
     name = "none"
     timed = False
+    on_device = False
 
     def describe(self) -> dict[str, str]:
         """Return nothing: there is nothing to tell."""
@@ -33,6 +34,9 @@ class NoCompute:
     def bind(self, phase: Phase, progress: Callable[[], None] | None = None) -> Callable[[], None]:
         """Bind a phase to the empty call."""
         return no_time
+
+    def close(self) -> None:
+        """Nothing to give back."""
 
 
 def no_time() -> None:

@@ -29,6 +29,10 @@ class Compute(Protocol):
     def timed(self) -> bool:
         """Whether a phase is meant to last `Phase.seconds`."""
 
+    @property
+    def on_device(self) -> bool:
+        """Whether it works on the GPU, whose memory `memory_bytes` then counts; otherwise that of the host."""
+
     def describe(self) -> dict[str, str]:
         """How the phases are performed (precision, spin, threads): goes into the record."""
 
@@ -48,3 +52,6 @@ class Compute(Protocol):
         lasts. Without it the phase runs in one piece: right where nothing is in flight, or where the library
         needs no help.
         """
+
+    def close(self) -> None:
+        """Give back what `prepare` took, when no phase is under way; no phase can follow."""

@@ -90,6 +90,7 @@ class SleepCompute:
 
     name = "sleep"
     timed = True
+    on_device = False
 
     def __init__(self, ranks_per_core: float = 1.0) -> None:
         self.sleeper = Sleeper(ranks_per_core)
@@ -133,3 +134,6 @@ class SleepCompute:
             until(deadline)
 
         return sleep_and_poll
+
+    def close(self) -> None:
+        """Nothing to give back."""

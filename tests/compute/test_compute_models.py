@@ -24,7 +24,7 @@ def test_a_model_is_made_by_the_name_that_it_bears(name: str) -> None:
 
 
 def test_an_unknown_model_is_an_error_that_names_the_known() -> None:
-    with pytest.raises(OptionError, match="unknown compute model 'nap'; use sleep, gemm, none"):
+    with pytest.raises(OptionError, match="unknown compute model 'nap'; use sleep, gemm, spin, none"):
         create("nap", ranks_per_core=1.0, seed=0)
 
 
