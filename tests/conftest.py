@@ -6,6 +6,7 @@ import os
 
 import pytest
 from launch import IMPLEMENTATIONS, Mpi, find_mpi
+from stand_in import StandIn, compile_stand_in, without_cupy
 
 
 @pytest.fixture(scope="session", params=IMPLEMENTATIONS)
@@ -17,6 +18,19 @@ def mpi(request: pytest.FixtureRequest) -> Mpi:
     if os.environ.get("DLBENCH_REQUIRE_MPI") == "1":
         pytest.fail(found)
     pytest.skip(found)
+
+
+@pytest.fixture(scope="session")
+def stand_in(tmp_path_factory: pytest.TempPathFactory) -> StandIn:
+    """The stand-in for NCCL; a skip where cc or CuPy is missing."""
+    compiled = compile_stand_in(tmp_path_factory.mktemp("stand_in"))
+    return compiled if isinstance(compiled, StandIn) else pytest.skip(compiled)
+
+
+@pytest.fixture
+def cupy_mpi(mpi: Mpi) -> Mpi:
+    """Each MPI implementation whose Python has CuPy."""
+    return pytest.skip(reason) if (reason := without_cupy(mpi)) else mpi
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
