@@ -145,6 +145,38 @@ def test_the_header_says_every_factor_that_bears_on_the_numbers() -> None:
     assert {"label      fabric = hdr", "label      model = a, b"} <= set(lines)
 
 
+H100 = {
+    "name": "NVIDIA H100 80GB HBM3",
+    "driver": "12.8",
+    "runtime": "12.9",
+    "cupy": "14.2.0",
+    "memory_bytes": 85_000_000_000,
+}
+
+
+def test_the_header_names_the_gpus_their_software_and_where_each_rank_finds_its_own() -> None:
+    lines = text_of(
+        backend={"name": "nccl", "library": "NCCL 2.23.4", "carrier": "ncclBfloat16"},
+        devices=["cuda:0", "cuda:1"],
+        accelerators=[{**H100, "nccl": "2.23.4", "pci": "0000:3B:00.0"}, {**H100, "nccl": "2.23.4"}],
+        options={"sync": "barrier", "progress": "poll", "buffers": "gpu"},
+    )
+    assert "backend    nccl, NCCL 2.23.4; bf16 as ncclBfloat16" in lines
+    assert (
+        "device     2 × NVIDIA H100 80GB HBM3, 85.00 GB, driver 12.8, runtime 12.9, CuPy 14.2.0, NCCL 2.23.4" in lines
+    )
+    assert "memory     2.530 GB of message buffers per rank, on the GPU" in lines
+    assert lines[-2:] == ["   0  nid1  cuda:0 0000:3B:00.0", "   1  nid2  cuda:1"]
+
+
+def test_gpus_of_two_kinds_have_a_line_each() -> None:
+    lines = text_of(accelerators=[H100, {**H100, "name": "NVIDIA A100"}])
+    assert [line for line in lines if line.startswith("device")] == [
+        "device     1 × NVIDIA H100 80GB HBM3, 85.00 GB, driver 12.8, runtime 12.9, CuPy 14.2.0",
+        "device     1 × NVIDIA A100, 85.00 GB, driver 12.8, runtime 12.9, CuPy 14.2.0",
+    ]
+
+
 def test_the_header_says_where_the_record_is() -> None:
     assert "record     results/x.jsonl" in list(header_lines(header(), "results/x.jsonl"))
 

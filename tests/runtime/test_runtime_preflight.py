@@ -15,6 +15,7 @@ from dlbench.errors import PreflightError
 from dlbench.runtime.preflight import (
     LauncherClaim,
     available_memory,
+    check_gpu_memory,
     check_memory,
     check_world_size,
     launcher_claim,
@@ -206,6 +207,36 @@ def test_a_refusal_names_host_available_needed_and_a_scale() -> None:
 
 def test_a_host_without_any_memory_left_is_not_offered_a_scale() -> None:
     assert refusal(10**9, 0, 1.0).endswith("; free some, or run fewer ranks on it")
+
+
+def gpu_refusal(messages: int, operands: int, free: int, scale: float = 1.0) -> str:
+    with pytest.raises(PreflightError) as error:
+        check_gpu_memory("rank 3 (nid1, cuda:3): NVIDIA H100", messages, operands, free, scale)
+    return str(error.value)
+
+
+def test_a_refusal_of_a_gpu_names_the_rank_what_it_needs_and_a_scale() -> None:
+    # 0.99 × 0.5 × 1 / 4 = 0.12375, rounded down to two digits.
+    assert gpu_refusal(4 * 10**9, 0, 10**9, 0.5) == (
+        "rank 3 (nid1, cuda:3): NVIDIA H100 has 1.00 GB of memory free, but its rank needs 4.00 GB for messages; "
+        "--scale 0.12 would fit"
+    )
+
+
+def test_the_scale_for_a_gpu_leaves_the_operands_of_its_products_as_they_are() -> None:
+    # 3 GB are left for 4 GB of messages: 0.99 × 3 / 4 = 0.7425.
+    assert gpu_refusal(4 * 10**9, 2 * 10**9, 5 * 10**9) == (
+        "rank 3 (nid1, cuda:3): NVIDIA H100 has 5.00 GB of memory free, but its rank needs 4.00 GB for messages and "
+        "2.00 GB for matrix products; --scale 0.74 would fit"
+    )
+
+
+def test_a_gpu_with_no_memory_beside_the_operands_is_not_offered_a_scale() -> None:
+    assert gpu_refusal(10**9, 2 * 10**9, 2 * 10**9).endswith("; free some")
+
+
+def test_what_fits_a_gpu_is_not_refused() -> None:
+    check_gpu_memory("rank 0", 3, 2, 5, 1.0)
 
 
 def suggested(message: str) -> str:
