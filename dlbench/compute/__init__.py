@@ -18,7 +18,7 @@ __all__ = ["COMPUTE_MODELS", "GEMM_PRECISIONS", "create"]
 COMPUTE_MODELS = ("sleep", "gemm", "spin", "none")
 
 
-def create(  # noqa: PLR0913 - what the models need together
+def create(
     name: str,
     *,
     ranks_per_core: float,
