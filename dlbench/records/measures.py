@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dlbench.records.schema import Iteration
+from typing import NamedTuple
+
+from dlbench.records.schema import Energy, Iteration
 
 
 class Measures:
@@ -22,6 +24,26 @@ class Measures:
         """Seconds of each communication class on the rank that spent most in it."""
         self.skew = max(iteration.skew)
         """Begin of the last rank − begin of the first, in seconds."""
+        self.energy = total_energy(iteration.energy)
+        """Of all GPUs; None where not all tell."""
+
+
+class TotalEnergy(NamedTuple):
+    """Energy of all GPUs from one reading to the next: an iteration, and what lies between it and the one before."""
+
+    joules: float
+    gpu_seconds: float
+    """Time added up over the GPUs: joules / gpu_seconds is the mean power of one."""
+
+
+def total_energy(energy: Energy | None) -> TotalEnergy | None:
+    """Sum over the ranks; None where one of them does not tell: the sum of the others would pass for that of all."""
+    if energy is None:
+        return None
+    joules = [value for value in energy.joules if value is not None]
+    seconds = [value for value in energy.seconds if value is not None]
+    whole = len(joules) == len(seconds) == len(energy.joules)
+    return TotalEnergy(sum(joules), sum(seconds)) if whole else None
 
 
 def _largest_share(seconds: list[float], runtime: list[float]) -> float:
