@@ -37,8 +37,9 @@ MAY_IMPORT: dict[str, set[str]] = {
     "allocators": STRATEGIES | {"quantities"},
     "slurm": RUN | {"allocators"},
     "analysis": GROUND | {"records", "specs", "statistics", "quantities"},
+    "doctor": GROUND | {"accelerator", "comm", "quantities", "runtime", "slurm"},
     **{entry: RUN for entry in ENTRY_POINTS},
-    "cli": RUN | {"simulator", "allocators", "slurm", "analysis", *ENTRY_POINTS},
+    "cli": RUN | {"simulator", "allocators", "slurm", "analysis", "doctor", *ENTRY_POINTS},
     "__main__": {"cli"},
 }
 """Rooms of dlbench that each room may import, itself aside."""

