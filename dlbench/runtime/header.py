@@ -32,10 +32,11 @@ def build_header(  # noqa: PLR0913 (the sources of a header, all by keyword)
     clock: ClockModel,
     environment: Mapping[str, str],
     command: Sequence[str],
+    energy_source: str = "",
 ) -> Header:
     """Header of a live run; `created` is ISO 8601, UTC; `remarks` are the backend's, `compute` the compute model's.
 
-    `places` are the ranks and their GPUs, none where the ranks drive none.
+    `places` are the ranks and their GPUs, none where the ranks drive none; `energy_source` is that of the joules.
     """
     run, described = request.run, facts(configuration)
     fields: dict[str, Any] = {
@@ -55,6 +56,7 @@ def build_header(  # noqa: PLR0913 (the sources of a header, all by keyword)
         "hosts": list(hosts),
         "devices": list(devices),
         "accelerators": [place.accelerator() for place in places],
+        "energy_source": energy_source,
         "environment": relevant_environment(environment),
         "clock": clock,
         "packages": package_versions(),

@@ -23,6 +23,7 @@ from dlbench.runtime.abort import Abort
 from dlbench.runtime.agreement import AgreedExit, agree
 from dlbench.runtime.clock import GlobalClock
 from dlbench.runtime.collector import CONTINUE, RESYNC, Collector
+from dlbench.runtime.energy import EnergyReader, agreed_source
 from dlbench.runtime.executor import Executor
 from dlbench.runtime.hosts import Host
 from dlbench.runtime.preflight import check_gpu_memory, launcher_claim
@@ -66,6 +67,8 @@ class Runner:
         self._gpu: Gpu | None = None
         self._places: list[Place] = []
         """Of all ranks, on rank 0; empty where the ranks drive no GPU."""
+        self._energy = EnergyReader(None)
+        self._energy_source = ""
         self._opened = ExitStack()
         self._watchdog = watchdog
         self._situation = watchdog.situation
@@ -133,6 +136,11 @@ class Runner:
         nccl = self._options.backend == "nccl"
         self._gpu, self._places = join_gpus(self._comm, self._host, self._driver, nccl=nccl)
         self._situation.device = self._gpu.device.facts.label
+        self._energy = EnergyReader(self._gpu.driver.meter(self._gpu.device.facts))
+        self._opened.callback(self._energy.close)
+        source = agreed_source(self._comm, self._energy.source)
+        if source is not None:
+            self._energy_source, self._rows = source, self._rows.with_energy()
 
     def _make_compute(self) -> ComputeModel:
         return create(
@@ -213,6 +221,7 @@ class Runner:
                 hosts=hosts,
                 devices=devices,
                 places=self._places,
+                energy_source=self._energy_source,
                 backend=self._backend(),
                 compute=self._compute.describe(),
                 clock=clock,
@@ -285,6 +294,7 @@ class Runner:
             self._reporter.print_table_head()
         gc.collect()
         gc.disable()  # a collection inside an iteration would count as compute or as waiting
+        self._energy.begin()
         while decision in {CONTINUE, RESYNC} and self._iteration < planned:
             if decision == RESYNC:
                 self._resynchronise()
@@ -313,6 +323,7 @@ class Runner:
             self._reporter.clock(model)
 
     def _row(self, accounting: Accounting, late: bool) -> Rows:
+        energy = self._energy.row()  # first: clocks and reasons are those of a GPU that has just worked
         executor, clock = self._executor, self._clock
         runtime = (executor.end - executor.begin) * 1e-9
         fixed = (clock.to_global(executor.begin), runtime, late, self._watchdog.stop_signal)
@@ -321,6 +332,7 @@ class Runner:
             fixed,
             accounting.seconds(executor.enter, executor.leave),
             None if readings is None else clock.to_global(readings),
+            energy,
         )
 
     def _finish(self) -> int:
