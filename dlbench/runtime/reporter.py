@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from dlbench.errors import CheckError, RecordError, RunError
 from dlbench.records.measures import Measures
 from dlbench.records.schema import Clock, ClockModel, End, Header
+from dlbench.records.throttling import Throttling
 from dlbench.records.writer import RecordWriter
 from dlbench.runtime.collector import CONTINUE, STOP
 from dlbench.runtime.output import (
@@ -39,9 +40,12 @@ from dlbench.statistics import Summary, geometric_mean, summarise
 _JSON_FACTS = (
     *("run_id", "created", "strategy", "world_size", "replicas", "degrees", "dtype", "local_batch", "microbatches"),
     *("sequence_length", "buckets", "units", "scale", "time_scale", "ideal_seconds", "compute", "backend", "notes"),
-    *("system", "placement", "experiment", "job", "concurrent_jobs", "labels", "seed"),
+    *("system", "placement", "experiment", "job", "concurrent_jobs", "labels", "seed", "energy_source"),
 )
 """Keys of the header that the document of `--json` repeats: what must be equal for runs to be compared."""
+
+_ENERGY = {"energy_joules": "energy [J]", "samples_per_joule": "samples/J"}
+"""Measures that only runs on metered GPUs have: their names in JSON, and as they are printed."""
 
 
 def utc_now() -> str:
@@ -80,6 +84,7 @@ class Reporter:
         self._samples = header.local_batch * header.replicas
         self._stopping = StoppingRule(options)
         self._measured: list[Measures] = []
+        self._throttling = Throttling(header.hosts)
         self._printer = Printer(sys.stderr if options.json else sys.stdout)
         self._writer = self._open_record()
 
@@ -124,6 +129,8 @@ class Reporter:
         if not iteration.warmup:
             self._measured.append(measures)
             self._stopping.add(measures.seconds)
+            if iteration.energy:
+                self._throttling.add(iteration.energy)
         return self._next(rows[:, SIGNAL])
 
     def _next(self, signals: NDArray[np.float64]) -> int:
@@ -150,6 +157,7 @@ class Reporter:
         self.reason = self.reason or self._stopping.reason()
         self._end_record(clock)
         self._printer.comment(["", *summary_lines(self._summary_rows(), self._mean_throughput())])
+        self._printer.comment(self._throttling.lines())
         if self._options.json:
             sys.stdout.write(msgspec.json.encode(self._json()).decode() + "\n")
             sys.stdout.flush()
@@ -184,6 +192,11 @@ class Reporter:
             "hidden_fraction": [measures.hidden for measures in measured],
             "skew_seconds": [measures.skew for measures in measured],
         }
+        joules = [measures.energy.joules for measures in measured if measures.energy]
+        if joules:
+            samples["energy_joules"] = joules
+        if joules and all(joules):  # a counter that did not move in a short iteration gives no rate
+            samples["samples_per_joule"] = [self._samples / used for used in joules]
         return {name: summarise(values) for name, values in samples.items()}
 
     def _class_summaries(self) -> dict[str, Summary]:
@@ -204,6 +217,7 @@ class Reporter:
             *(SummaryRow(f" {name} [ms]", summary, milliseconds) for name, summary in classes),
             SummaryRow("hidden [%]", summaries["hidden_fraction"], percent),
             SummaryRow("skew [µs]", summaries["skew_seconds"], microseconds),
+            *(SummaryRow(_ENERGY[name], summaries[name], number) for name in _ENERGY if name in summaries),
         ]
 
     def _mean_throughput(self) -> float | None:
@@ -225,6 +239,8 @@ class Reporter:
             **{name: summaries.get(name) for name in names},
             "communication_seconds": self._class_summaries(),
             "throughput_geometric_mean": self._mean_throughput(),
+            **{name: summaries.get(name) for name in _ENERGY},
+            "throttled": list(self._throttling.lines()),
             **{key: header[key] for key in _JSON_FACTS},
             "model": header["model"]["name"],
             "gpu": header["gpu"]["name"],

@@ -225,6 +225,79 @@ def test_json_has_the_same_keys_where_nothing_was_measured(capsys: pytest.Captur
     assert (summary["status"], summary["seconds"], summary["skew_seconds"]) == ("terminated", None, None)
 
 
+METERED = RowFormat(CLASSES).with_energy()
+
+
+def metered(made: Reporter, first: tuple[float, ...], second: tuple[float, ...]) -> None:
+    """Hand in an iteration with what the GPUs of both ranks say: J, s, MHz, MHz, W, reasons."""
+    made.decide(np.hstack([FIRST, rows(first, second)]))
+
+
+def test_energy_is_summed_over_the_ranks_and_shown_where_it_was_measured(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    changed = {"energy_source": "counter"}
+    made = Reporter(header(**changed), options(iterations=2, warmup=1, record=str(tmp_path)), METERED)
+    metered(made, (900.0, 0.6, 1980, 2619, 700, 0), (900.0, 0.6, 1980, 2619, 700, 0x40))
+    metered(made, (30.0, 0.5, 1980, 2619, 700, 0), (50.0, 0.5, 1200, 2619, 700, 0x20))
+    metered(made, (70.0, 0.5, 1980, 2619, 700, 0), (10.0, 0.5, 1980, 2619, 700, 0x01))
+    made.end(CLOCK)
+    assert validate(path_of(made)) == []
+    _, _, last = iterations_of(made)
+    assert last.energy is not None
+    assert (last.energy.joules, last.energy.throttle) == ([70.0, 10.0], [0, 1])
+    lines = capsys.readouterr().out.splitlines()
+    (energy,) = [line for line in lines if "energy [J]" in line]
+    (rate,) = [line for line in lines if "samples/J" in line]
+    # 80 J in each measured iteration, for 32 samples; the warm-up does not count.
+    assert energy.split() == ["#", "energy", "[J]", "80.000", "-", "-", "80.000", "80.000"]
+    assert rate.split() == ["#", "samples/J", "0.40000", "-", "-", "0.40000", "0.40000"]
+    assert "# rank 1 (nid2) was throttled: SW thermal slowdown in 1 of 2 iterations" in lines
+    assert not [line for line in lines if "HW thermal" in line]
+
+
+def json_of(capsys: pytest.CaptureFixture[str], *joules: tuple[float, float]) -> dict[str, Any]:
+    made = Reporter(header(), options(iterations=len(joules), warmup=0, json=True), METERED)
+    for pair in joules:
+        metered(made, *[(value, 0.5, 1980, 2619, 700, 4) for value in pair])
+    made.end(CLOCK)
+    document: dict[str, Any] = json.loads(capsys.readouterr().out)
+    return document
+
+
+def test_json_has_energy_and_who_was_throttled(capsys: pytest.CaptureFixture[str]) -> None:
+    document = json_of(capsys, (10.0, 6.0), (20.0, 12.0), (30.0, 34.0))
+    assert document["energy_joules"] | {"interval": None} == {
+        **{"count": 3, "median": 32.0, "interval": None, "minimum": 16.0, "maximum": 64.0}
+    }
+    # 32 samples by 16, 32 and 64 J
+    rate = document["samples_per_joule"]
+    assert (rate["minimum"], rate["median"], rate["maximum"]) == (0.5, 1.0, 2.0)
+    assert document["throttled"] == [
+        "2 of 2 ranks were throttled: SW power cap in up to 3 of 3 iterations, as on rank 0 (nid1)"
+    ]
+
+
+def test_a_rank_without_energy_leaves_no_sum(capsys: pytest.CaptureFixture[str]) -> None:
+    document = json_of(capsys, (10.0, np.nan), (20.0, 12.0))
+    assert (document["energy_joules"]["count"], document["energy_joules"]["median"]) == (1, 32.0)
+    document = json_of(capsys, (10.0, np.nan))
+    assert (document["energy_joules"], document["samples_per_joule"]) == (None, None)
+
+
+def test_a_counter_that_did_not_move_gives_no_rate(capsys: pytest.CaptureFixture[str]) -> None:
+    document = json_of(capsys, (0.0, 0.0), (20.0, 12.0))
+    assert document["energy_joules"]["minimum"] == 0
+    assert document["samples_per_joule"] is None
+
+
+def test_without_meters_nothing_is_said_of_energy(capsys: pytest.CaptureFixture[str]) -> None:
+    made = reporter(iterations=1, warmup=0)
+    made.decide(FIRST)
+    made.end(CLOCK)
+    assert not [line for line in capsys.readouterr().out.splitlines() if "/J" in line or "energy" in line]
+
+
 def test_a_check_without_faults_lets_the_run_go_on(capsys: pytest.CaptureFixture[str]) -> None:
     made = reporter()
     assert made.report_check(100, [])
