@@ -17,6 +17,8 @@ from launch import Mpi
 
 TESTS = Path(__file__).parent
 SOURCE = TESTS / "comm" / "stand_in" / "nccl.c"
+IMPORTS = {"PYTHONPATH": os.pathsep.join(filter(None, [str(TESTS), os.environ.get("PYTHONPATH", "")]))}
+"""Environment in which a rank program can import what lies beside this module."""
 _FLAGS = ("-std=gnu11", "-O1", "-Wall", "-Wextra", "-Wno-unused-parameter", "-Werror", "-shared", "-fPIC", "-pthread")
 
 
@@ -34,9 +36,8 @@ class StandIn:
         `fault` is `id`, `dry`, or one of `async`, `lost` and `wrong` with a rank and a call, e.g. `async:1:20`: what
         each means stands in nccl.c. `delay` in seconds goes before every collective. Every call is appended to `log`.
         """
-        paths = [str(TESTS), *filter(None, [os.environ.get("PYTHONPATH")])]
         return {
-            "PYTHONPATH": os.pathsep.join(paths),
+            **IMPORTS,
             LIBRARY_VARIABLE: str(self.library),
             "STAND_IN_DELAY": str(round(delay * 1e6)),
             "STAND_IN_VERSION": str(version),

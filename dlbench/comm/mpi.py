@@ -10,13 +10,13 @@ All operations are out of place: send and receive buffers are distinct memory.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cache
-from typing import Any, Self, TypeAlias
+from typing import Any, Protocol, Self, TypeAlias
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from dlbench.comm.content import GUARD, noise
 from dlbench.comm.library import MPI, version
 from dlbench.errors import PreflightError
 
@@ -24,8 +24,6 @@ MPI_4 = (4, 0)
 LARGEST_SMALL_COUNT = 2**31 - 1
 """Largest count of a library before MPI 4."""
 _PAGE = 4096
-_GUARD = np.full(64, 0xA5, np.uint8)
-_NOISE_BYTES = 2**20
 
 
 Spec: TypeAlias = tuple[MPI.memory, MPI.Datatype]
@@ -55,24 +53,36 @@ CARRIERS = {
 }
 
 
-class MpiBuffer:
-    """Page-aligned host memory of `elements` elements, filled with noise, and its descriptor for mpi4py.
+class MpiMessage(Protocol):
+    """Memory that MPI can send from and receive into."""
 
-    The noise is the same in every process and finite in every dtype. Memory that was never written would be the
-    kernel's one zero page, which flatters the bandwidth.
-    """
+    @property
+    def elements(self) -> int:
+        """Capacity in elements."""
+
+    @property
+    def carrier(self) -> Carrier:
+        """How the elements travel."""
+
+    @property
+    def spec(self) -> Spec:
+        """Descriptor for mpi4py."""
+
+
+class MpiBuffer:
+    """Page-aligned host memory of `elements` elements, filled with noise, and its descriptor for mpi4py."""
 
     __slots__ = ("_content", "_guard", "carrier", "elements", "spec")
 
     def __init__(self, elements: int, carrier: Carrier) -> None:
         size = elements * carrier.numpy.itemsize
-        memory = np.empty(_PAGE + size + _GUARD.size, np.uint8)
+        memory = np.empty(_PAGE + size + GUARD.size, np.uint8)
         memory = memory[-memory.ctypes.data % _PAGE :]
         self.elements = elements
         self.carrier = carrier
         self._content: NDArray[Any] = memory[:size].view(carrier.numpy)
-        self._guard = memory[size : size + _GUARD.size]
-        self._guard[:] = _GUARD
+        self._guard = memory[size : size + GUARD.size]
+        self._guard[:] = GUARD
         # A memory object and no explicit count: the fastest to pass, and mpi4py divides it by the group where due.
         self.spec: Spec = (MPI.memory.frombuffer(memory[:size]), carrier.datatype)
         _fill_with_noise(self._content)
@@ -87,7 +97,7 @@ class MpiBuffer:
 
     def guard_intact(self) -> bool:
         """Whether the bytes behind the last element are as they were written."""
-        return bool(np.array_equal(self._guard, _GUARD))
+        return bool(np.array_equal(self._guard, GUARD))
 
 
 class MpiRequest(MPI.Request):
@@ -115,6 +125,8 @@ class MpiCommunicator:
 
     An MPI error in any call is an `MPI.Exception`.
     """
+
+    needs_progress = True
 
     def __init__(self, comm: MPI.Comm) -> None:
         comm.Set_errhandler(MPI.ERRORS_RETURN)
@@ -155,43 +167,43 @@ class MpiCommunicator:
         """Significant bits of an element of `dtype` in a sum."""
         return CARRIERS[dtype].precision
 
-    def allreduce(self, send: MpiBuffer, receive: MpiBuffer) -> None:
+    def allreduce(self, send: MpiMessage, receive: MpiMessage) -> None:
         """Sum `send` over the group into `receive`."""
         self._comm.Allreduce(send.spec, receive.spec)
 
-    def allgather(self, send: MpiBuffer, receive: MpiBuffer) -> None:
+    def allgather(self, send: MpiMessage, receive: MpiMessage) -> None:
         """Concatenate every rank's `send` in rank order into `receive`."""
         self._comm.Allgather(send.spec, receive.spec)
 
-    def reduce_scatter(self, send: MpiBuffer, receive: MpiBuffer) -> None:
+    def reduce_scatter(self, send: MpiMessage, receive: MpiMessage) -> None:
         """Sum `send` over the group; this rank's block of the sum goes to `receive`."""
         self._comm.Reduce_scatter_block(send.spec, receive.spec)
 
-    def alltoall(self, send: MpiBuffer, receive: MpiBuffer) -> None:
+    def alltoall(self, send: MpiMessage, receive: MpiMessage) -> None:
         """Exchange blocks: block i of `send` goes to rank i."""
         self._comm.Alltoall(send.spec, receive.spec)
 
-    def send(self, send: MpiBuffer, peer: int) -> None:
+    def send(self, send: MpiMessage, peer: int) -> None:
         """Send the buffer to `peer`."""
         self._comm.Send(send.spec, peer)
 
-    def recv(self, receive: MpiBuffer, peer: int) -> None:
+    def recv(self, receive: MpiMessage, peer: int) -> None:
         """Receive the buffer from `peer`."""
         self._comm.Recv(receive.spec, peer)
 
-    def iallreduce(self, send: MpiBuffer, receive: MpiBuffer) -> MpiRequest:
+    def iallreduce(self, send: MpiMessage, receive: MpiMessage) -> MpiRequest:
         """Start `allreduce`."""
         return MpiRequest(self._comm.Iallreduce(send.spec, receive.spec))
 
-    def iallgather(self, send: MpiBuffer, receive: MpiBuffer) -> MpiRequest:
+    def iallgather(self, send: MpiMessage, receive: MpiMessage) -> MpiRequest:
         """Start `allgather`."""
         return MpiRequest(self._comm.Iallgather(send.spec, receive.spec))
 
-    def ireduce_scatter(self, send: MpiBuffer, receive: MpiBuffer) -> MpiRequest:
+    def ireduce_scatter(self, send: MpiMessage, receive: MpiMessage) -> MpiRequest:
         """Start `reduce_scatter`."""
         return MpiRequest(self._comm.Ireduce_scatter_block(send.spec, receive.spec))
 
-    def ialltoall(self, send: MpiBuffer, receive: MpiBuffer) -> MpiRequest:
+    def ialltoall(self, send: MpiMessage, receive: MpiMessage) -> MpiRequest:
         """Start `alltoall`."""
         return MpiRequest(self._comm.Ialltoall(send.spec, receive.spec))
 
@@ -216,7 +228,7 @@ class PersistentMpiCommunicator(MpiCommunicator):
 
     def __init__(self, comm: MPI.Comm) -> None:
         super().__init__(comm)
-        self._requests: dict[tuple[str, MpiBuffer, MpiBuffer], PersistentRequest] = {}
+        self._requests: dict[tuple[str, MpiMessage, MpiMessage], PersistentRequest] = {}
 
     def remarks(self, largest_count: int) -> list[str]:
         """Nothing to remark; raises `PreflightError` for counts that the library does not have."""
@@ -227,35 +239,35 @@ class PersistentMpiCommunicator(MpiCommunicator):
             )
         return []
 
-    def iallreduce(self, send: MpiBuffer, receive: MpiBuffer) -> PersistentRequest:
+    def iallreduce(self, send: MpiMessage, receive: MpiMessage) -> PersistentRequest:
         """Start `allreduce`."""
         return self._start("Allreduce_init", send, receive)
 
-    def iallgather(self, send: MpiBuffer, receive: MpiBuffer) -> PersistentRequest:
+    def iallgather(self, send: MpiMessage, receive: MpiMessage) -> PersistentRequest:
         """Start `allgather`."""
         return self._start("Allgather_init", send, receive)
 
-    def ireduce_scatter(self, send: MpiBuffer, receive: MpiBuffer) -> PersistentRequest:
+    def ireduce_scatter(self, send: MpiMessage, receive: MpiMessage) -> PersistentRequest:
         """Start `reduce_scatter`."""
         return self._start("Reduce_scatter_block_init", send, receive)
 
-    def ialltoall(self, send: MpiBuffer, receive: MpiBuffer) -> PersistentRequest:
+    def ialltoall(self, send: MpiMessage, receive: MpiMessage) -> PersistentRequest:
         """Start `alltoall`."""
         return self._start("Alltoall_init", send, receive)
 
-    def allreduce(self, send: MpiBuffer, receive: MpiBuffer) -> None:
+    def allreduce(self, send: MpiMessage, receive: MpiMessage) -> None:
         """Sum `send` over the group into `receive`."""
         self._start("Allreduce_init", send, receive).Wait()
 
-    def allgather(self, send: MpiBuffer, receive: MpiBuffer) -> None:
+    def allgather(self, send: MpiMessage, receive: MpiMessage) -> None:
         """Concatenate every rank's `send` in rank order into `receive`."""
         self._start("Allgather_init", send, receive).Wait()
 
-    def reduce_scatter(self, send: MpiBuffer, receive: MpiBuffer) -> None:
+    def reduce_scatter(self, send: MpiMessage, receive: MpiMessage) -> None:
         """Sum `send` over the group; this rank's block of the sum goes to `receive`."""
         self._start("Reduce_scatter_block_init", send, receive).Wait()
 
-    def alltoall(self, send: MpiBuffer, receive: MpiBuffer) -> None:
+    def alltoall(self, send: MpiMessage, receive: MpiMessage) -> None:
         """Exchange blocks: block i of `send` goes to rank i."""
         self._start("Alltoall_init", send, receive).Wait()
 
@@ -266,13 +278,13 @@ class PersistentMpiCommunicator(MpiCommunicator):
         self._requests.clear()
         super().close()
 
-    def _start(self, operation: str, send: MpiBuffer, receive: MpiBuffer) -> PersistentRequest:
+    def _start(self, operation: str, send: MpiMessage, receive: MpiMessage) -> PersistentRequest:
         key = operation, send, receive
         request = self._requests.get(key) or self._initialise(*key)
         request.Start()
         return request
 
-    def _initialise(self, operation: str, send: MpiBuffer, receive: MpiBuffer) -> PersistentRequest:
+    def _initialise(self, operation: str, send: MpiMessage, receive: MpiMessage) -> PersistentRequest:
         try:
             handle = getattr(self._comm, operation)(send.spec, receive.spec)
         except (MPI.Exception, NotImplementedError) as error:
@@ -282,16 +294,8 @@ class PersistentMpiCommunicator(MpiCommunicator):
         return self._requests.setdefault((operation, send, receive), PersistentRequest(handle))
 
 
-@cache
-def _noise(dtype: np.dtype[Any]) -> NDArray[Any]:
-    random = np.random.default_rng(0)
-    if dtype.kind == "f":
-        return random.random(_NOISE_BYTES // dtype.itemsize, dtype.type)
-    return np.frombuffer(random.bytes(_NOISE_BYTES), dtype)
-
-
 def _fill_with_noise(content: NDArray[Any]) -> None:
-    noise = _noise(content.dtype)
-    for start in range(0, content.size, noise.size):
-        part = content[start : start + noise.size]
-        part[:] = noise[: part.size]
+    block = noise(content.dtype)
+    for start in range(0, content.size, block.size):
+        part = content[start : start + block.size]
+        part[:] = block[: part.size]

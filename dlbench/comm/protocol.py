@@ -120,6 +120,10 @@ class Communicator(Protocol[BufferT, RequestT]):
     def wait_all(self, requests: Sequence[RequestT]) -> None:
         """Return when every request is complete. The requests may belong to communicators of this backend."""
 
+    @property
+    def needs_progress(self) -> bool:
+        """Whether outstanding requests may stand still unless `progress` is called."""
+
     def progress(self) -> None:
         """Let the library move outstanding requests forward; returns at once."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from dlbench.comm.library import MPI, version
-from dlbench.comm.mpi import LARGEST_SMALL_COUNT, MpiBuffer, MpiCommunicator, MpiRequest, Spec
+from dlbench.comm.mpi import LARGEST_SMALL_COUNT, MpiCommunicator, MpiMessage, MpiRequest, Spec
 from dlbench.errors import PreflightError
 
 PIECE = 2**30
@@ -44,35 +44,35 @@ class SmallCountMpiCommunicator(MpiCommunicator):
             return []
         return [f"messages above 2^31 - 1 elements travel in pieces: {version()} counts no further"]
 
-    def allreduce(self, send: MpiBuffer, receive: MpiBuffer) -> None:
+    def allreduce(self, send: MpiMessage, receive: MpiMessage) -> None:
         """Sum `send` over the group into `receive`."""
         for send_spec, receive_spec in _pieces(send, receive):
             self._comm.Allreduce(send_spec, receive_spec)
 
-    def allgather(self, send: MpiBuffer, receive: MpiBuffer) -> None:
+    def allgather(self, send: MpiMessage, receive: MpiMessage) -> None:
         """Concatenate every rank's `send` in rank order into `receive`."""
         count = send.elements
         self._comm.Allgather(self._spec(send, count), self._spec(receive, count))
 
-    def reduce_scatter(self, send: MpiBuffer, receive: MpiBuffer) -> None:
+    def reduce_scatter(self, send: MpiMessage, receive: MpiMessage) -> None:
         """Sum `send` over the group; this rank's block of the sum goes to `receive`."""
         _require_small_count(receive)
         super().reduce_scatter(send, receive)
 
-    def alltoall(self, send: MpiBuffer, receive: MpiBuffer) -> None:
+    def alltoall(self, send: MpiMessage, receive: MpiMessage) -> None:
         """Exchange blocks: block i of `send` goes to rank i."""
         count = send.elements // self.size
         self._comm.Alltoall(self._spec(send, count), self._spec(receive, count))
 
-    def send(self, send: MpiBuffer, peer: int) -> None:
+    def send(self, send: MpiMessage, peer: int) -> None:
         """Send the buffer to `peer`."""
         self._comm.Send(self._spec(send, send.elements), peer)
 
-    def recv(self, receive: MpiBuffer, peer: int) -> None:
+    def recv(self, receive: MpiMessage, peer: int) -> None:
         """Receive the buffer from `peer`."""
         self._comm.Recv(self._spec(receive, receive.elements), peer)
 
-    def iallreduce(self, send: MpiBuffer, receive: MpiBuffer) -> MpiRequest:
+    def iallreduce(self, send: MpiMessage, receive: MpiMessage) -> MpiRequest:
         """Start `allreduce`."""
         if send.elements <= LARGEST_SMALL_COUNT:
             return MpiRequest(self._comm.Iallreduce(send.spec, receive.spec))
@@ -81,17 +81,17 @@ class SmallCountMpiCommunicator(MpiCommunicator):
         request.others = others
         return request
 
-    def iallgather(self, send: MpiBuffer, receive: MpiBuffer) -> MpiRequest:
+    def iallgather(self, send: MpiMessage, receive: MpiMessage) -> MpiRequest:
         """Start `allgather`."""
         count = send.elements
         return MpiRequest(self._comm.Iallgather(self._spec(send, count), self._spec(receive, count)))
 
-    def ireduce_scatter(self, send: MpiBuffer, receive: MpiBuffer) -> MpiRequest:
+    def ireduce_scatter(self, send: MpiMessage, receive: MpiMessage) -> MpiRequest:
         """Start `reduce_scatter`."""
         _require_small_count(receive)
         return super().ireduce_scatter(send, receive)
 
-    def ialltoall(self, send: MpiBuffer, receive: MpiBuffer) -> MpiRequest:
+    def ialltoall(self, send: MpiMessage, receive: MpiMessage) -> MpiRequest:
         """Start `alltoall`."""
         count = send.elements // self.size
         return MpiRequest(self._comm.Ialltoall(self._spec(send, count), self._spec(receive, count)))
@@ -110,7 +110,7 @@ class SmallCountMpiCommunicator(MpiCommunicator):
         self._blocks.clear()
         super().close()
 
-    def _spec(self, buffer: MpiBuffer, count: int) -> Spec:
+    def _spec(self, buffer: MpiMessage, count: int) -> Spec:
         """Descriptor of a buffer that consists of blocks of `count` elements."""
         if count <= LARGEST_SMALL_COUNT:
             return buffer.spec
@@ -130,7 +130,7 @@ def _block_datatype(datatype: MPI.Datatype, count: int) -> MPI.Datatype:
     return block.Commit()
 
 
-def _pieces(send: MpiBuffer, receive: MpiBuffer) -> Iterator[tuple[Spec, Spec]]:
+def _pieces(send: MpiMessage, receive: MpiMessage) -> Iterator[tuple[Spec, Spec]]:
     if send.elements <= LARGEST_SMALL_COUNT:
         yield send.spec, receive.spec
         return
@@ -141,7 +141,7 @@ def _pieces(send: MpiBuffer, receive: MpiBuffer) -> Iterator[tuple[Spec, Spec]]:
         yield (source[piece], datatype), (target[piece], datatype)
 
 
-def _require_small_count(receive: MpiBuffer) -> None:
+def _require_small_count(receive: MpiMessage) -> None:
     if receive.elements > LARGEST_SMALL_COUNT:
         raise PreflightError(
             f"{version()} cannot reduce-scatter {receive.elements} elements a rank: "
