@@ -12,6 +12,7 @@ from dlbench import __version__
 from dlbench.cli import (
     analyze,
     bandwidth,
+    calibrate,
     cancel,
     compare,
     describe,
@@ -123,6 +124,7 @@ for group in (
     cancel,
     pool,
     preflight,
+    calibrate,
     doctor,
     specs,
     topology,

@@ -99,28 +99,28 @@ def load_results(paths: Sequence[Path], arguments: argparse.Namespace, command: 
 
 
 @contextmanager
-def progress_shown(noun: str = "records") -> Iterator[Progress]:
-    """Progress of a long load on stderr: a bar on a terminal, otherwise a line every few seconds."""
+def progress_shown(noun: str = "records", *, doing: str = "reading", done: str = "read") -> Iterator[Progress]:
+    """Progress of long work on stderr: a bar on a terminal, otherwise a line every few seconds."""
     if not sys.stderr.isatty():
-        yield _lines(noun)
+        yield _lines(f"{noun} {done}")
         return
     from rich.console import Console  # noqa: PLC0415 - only a terminal needs it
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn  # noqa: PLC0415
 
-    columns = (TextColumn(f"reading {noun}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    columns = (TextColumn(f"{doing} {noun}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task("", total=None)
         yield lambda done, total: bar.update(task, completed=done, total=total)
 
 
-def _lines(noun: str) -> Progress:
+def _lines(what: str) -> Progress:
     last = time.monotonic()
 
     def show(done: int, total: int) -> None:
         nonlocal last
         if time.monotonic() - last >= _SECONDS_BETWEEN_LINES:
             last = time.monotonic()
-            say(f"{done} of {total} {noun} read")
+            say(f"{done} of {total} {what}")
 
     return show
 

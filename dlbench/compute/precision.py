@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, cast, get_args
+from typing import TYPE_CHECKING
 
-from dlbench.accelerator.protocol import Precision
 from dlbench.errors import OptionError
 
 if TYPE_CHECKING:
-    from dlbench.accelerator.protocol import Kind
+    from dlbench.accelerator.protocol import Kind, Precision
 
-GEMM_PRECISIONS = ("auto", "bf16", "fp16", "tf32", "fp32", "fp64")
+PRECISIONS: tuple[Precision, ...] = ("bf16", "fp16", "tf32", "fp32", "fp64")
+GEMM_PRECISIONS = ("auto", *PRECISIONS)
 """Values of the option; `auto` is the dtype of the run."""
 _OPTION = "--gemm-precision"
 
@@ -33,9 +33,10 @@ def gpu_precision(option: str, dtype: str, kind: Kind) -> Precision:
     if reason := refusal(precision, kind):
         other = "fp16" if kind == "hip" else "bf16"
         raise OptionError(f"--compute gemm cannot multiply in {precision}: {reason}; use {_OPTION} {other}")
-    if precision not in get_args(Precision):
-        raise OptionError(f"unknown precision {precision!r}; use {_OPTION} {', '.join(GEMM_PRECISIONS)}")
-    return cast("Precision", precision)
+    for known in PRECISIONS:
+        if precision == known:
+            return known
+    raise OptionError(f"unknown precision {precision!r}; use {_OPTION} {', '.join(GEMM_PRECISIONS)}")
 
 
 def require_cpu_precision(option: str) -> None:
