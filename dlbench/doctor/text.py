@@ -6,7 +6,7 @@ import re
 
 from dlbench.errors import one_line
 
-_MOST_CHARACTERS = 160
+_MOST_CHARACTERS = 300
 
 
 def shown(text: str) -> str:
