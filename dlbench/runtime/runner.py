@@ -7,40 +7,31 @@ import os
 import signal
 import sys
 from collections.abc import Callable
-from contextlib import ExitStack, closing, suppress
+from contextlib import suppress
 from time import perf_counter_ns
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from dlbench.comm.library import MPI
-from dlbench.comm.variants import mpi_communicator
-from dlbench.compute import create
 from dlbench.compute.sleep import Sleeper
 from dlbench.errors import CheckError, RecordError
-from dlbench.roofline import Phase
 from dlbench.runtime.abort import Abort
 from dlbench.runtime.agreement import AgreedExit, agree
 from dlbench.runtime.clock import GlobalClock
 from dlbench.runtime.collector import CONTINUE, RESYNC, Collector
-from dlbench.runtime.energy import EnergyReader, agreed_source
+from dlbench.runtime.equipment import Equipment
 from dlbench.runtime.executor import Executor
 from dlbench.runtime.hosts import Host
-from dlbench.runtime.preflight import check_gpu_memory, launcher_claim
 from dlbench.runtime.request import RunRequest
 from dlbench.runtime.rows import RowFormat, Rows
 from dlbench.runtime.start import start_line
 from dlbench.runtime.watchdog import Limits, Status, Watchdog
 from dlbench.strategies.accounting import Accounting, classes_of
-from dlbench.strategies.messages import memory_bytes, message_table
-from dlbench.strategies.ops import Compute, Scope
 
 if TYPE_CHECKING:
     from dlbench.accelerator.protocol import DriverLoader
-    from dlbench.comm.protocol import Communicator
-    from dlbench.compute.protocol import Compute as ComputeModel
-    from dlbench.records.schema import Backend, ClockModel
-    from dlbench.runtime.devices import Gpu, Place
+    from dlbench.records.schema import ClockModel
     from dlbench.runtime.reporter import Reporter
 
 
@@ -63,16 +54,12 @@ class Runner:
         self._request = request
         self._options = request.run
         self._host = host
-        self._driver = driver
-        self._gpu: Gpu | None = None
-        self._places: list[Place] = []
-        """Of all ranks, on rank 0; empty where the ranks drive no GPU."""
-        self._energy = EnergyReader(None)
-        self._energy_source = ""
-        self._opened = ExitStack()
         self._watchdog = watchdog
         self._situation = watchdog.situation
         self._configuration = request.configuration(comm.size)
+        self._equipment = Equipment(
+            comm, request, self._configuration, host=host, situation=self._situation, driver=driver
+        )
         self._iteration = 0
         self._record = ""
         """Path of the record; empty where there is none yet, or none at all."""
@@ -94,18 +81,14 @@ class Runner:
         return exit_code
 
     def _run(self) -> int:
-        if self._options.uses_gpu:
-            self._open_gpu()
-        self._situation.enter("checking the memory")
-        self._compute = self._opened.enter_context(closing(agree(self._comm, self._make_compute)))
-        agree(self._comm, self._check_memory)
+        self._equipment.prepare()
+        if self._equipment.energy_source is not None:
+            self._rows = self._rows.with_energy()
         self._situation.enter("synchronising the clocks")
         self._clock = GlobalClock(self._comm)
-        self._situation.enter("splitting communicators")
-        self._open_communicators()
-        self._remarks = agree(self._comm, self._find_remarks)
+        self._equipment.connect()
+        self._remarks = agree(self._comm, self._equipment.remarks)
         self._situation.enter("allocating buffers")
-        agree(self._comm, self._check_gpu_memory)  # now that the communicators have taken theirs
         self._executor = agree(self._comm, self._make_executor)
         self._situation.enter("synchronising the clocks again, for their drift")
         self._open_record(self._clock.synchronise())
@@ -129,66 +112,14 @@ class Runner:
             return append_end(Path(self._record), end_line(status, reason, self._iteration, signal=name))
         return True
 
-    def _open_gpu(self) -> None:
-        from dlbench.runtime.devices import join_gpus  # noqa: PLC0415 - on GPUs only
-
-        self._situation.enter("opening the GPU")
-        nccl = self._options.backend == "nccl"
-        self._gpu, self._places = join_gpus(self._comm, self._host, self._driver, nccl=nccl)
-        self._situation.device = self._gpu.device.facts.label
-        self._energy = EnergyReader(self._gpu.driver.meter(self._gpu.device.facts))
-        self._opened.callback(self._energy.close)
-        source = agreed_source(self._comm, self._energy.source)
-        if source is not None:
-            self._energy_source, self._rows = source, self._rows.with_energy()
-
-    def _make_compute(self) -> ComputeModel:
-        return create(
-            self._options.compute,
-            ranks_per_core=self._host.ranks_per_core,
-            seed=self._options.seed,
-            device=self._gpu.device if self._gpu else None,
-            precision=self._options.gemm_precision,
-            dtype=self._configuration.workload.dtype,
-        )
-
-    def _needs(self, *, on_gpu: bool) -> tuple[int, int]:
-        """Bytes of the rank's messages, and of the operands of its matrix products, on the GPU or on the host."""
-        messages = memory_bytes(self._configuration, self._comm.rank)
-        operands = self._compute.memory_bytes(self._phases())
-        return messages * (self._options.gpu_messages == on_gpu), operands * (self._compute.on_device == on_gpu)
-
-    def _check_memory(self) -> None:
-        self._host.check_memory(sum(self._needs(on_gpu=False)), self._configuration.workload.scale)
-
-    def _check_gpu_memory(self) -> None:
-        if self._gpu is None:
-            return
-        messages, operands = self._needs(on_gpu=True)
-        name = f"{self._situation.who()}: {self._gpu.device.facts.name}"
-        check_gpu_memory(name, messages, operands, self._gpu.device.free_bytes(), self._configuration.workload.scale)
-
-    def _open_communicators(self) -> None:
-        """The world and one communicator a scope; closed in the reverse order, children before parents."""
-        self._world = self._opened.enter_context(
-            closing(mpi_communicator(self._comm, persistent=self._options.persistent))
-        )
-        self._communicators = {
-            scope: self._opened.enter_context(closing(self._split(scope))) for scope in self._configuration.scopes()
-        }
-
-    def _split(self, scope: Scope) -> Communicator[Any, Any]:
-        group = self._configuration.layout.group(scope, self._comm.rank)
-        return self._world.split(color=group.start, key=self._comm.rank)
-
     def _make_executor(self) -> Executor:
         return Executor(
             self._configuration.program(self._comm.rank),
             layout=self._configuration.layout,
-            communicators=self._communicators,
-            compute=self._compute,
+            communicators=self._equipment.communicators,
+            compute=self._equipment.compute,
             dtype=self._configuration.workload.dtype,
-            progress=self._world.progress if self._options.progress == "poll" else None,
+            progress=self._equipment.progress(),
             delays=self._delays(),
         )
 
@@ -220,10 +151,10 @@ class Runner:
                 remarks=self._remarks,
                 hosts=hosts,
                 devices=devices,
-                places=self._places,
-                energy_source=self._energy_source,
-                backend=self._backend(),
-                compute=self._compute.describe(),
+                places=self._equipment.places,
+                energy_source=self._equipment.energy_source or "",
+                backend=self._equipment.backend(),
+                compute=self._equipment.compute.describe(),
                 clock=clock,
                 environment=os.environ,
                 command=sys.orig_argv,
@@ -235,34 +166,6 @@ class Runner:
         path = self._reporter.path if self._reporter else None
         self._record = self._comm.bcast(str(path) if path else "")
 
-    def _find_remarks(self) -> list[str]:
-        """What is not carried out quite as the header describes it."""
-        largest = max((row.elements for row in message_table(self._configuration)), default=0)
-        return [*self._world.remarks(largest), *self._compute.remarks(self._phases()), *self._place_remarks()]
-
-    def _place_remarks(self) -> list[str]:
-        if not self._places:
-            return []
-        from dlbench.runtime.devices import place_remarks  # noqa: PLC0415 - on GPUs only
-
-        return place_remarks(self._places)
-
-    def _phases(self) -> list[Phase]:
-        return [op.phase for op in self._configuration.ops(self._comm.rank) if isinstance(op, Compute)]
-
-    def _backend(self) -> Backend:
-        from dlbench.records.schema import Backend  # noqa: PLC0415 - rank 0 only
-
-        claim = launcher_claim(os.environ, self._comm.size)
-        described = self._world.describe()
-        return Backend(
-            name=described["name"],
-            library=described["library"],
-            carrier=described[self._configuration.workload.dtype],
-            persistent=self._options.persistent,
-            launcher=claim.launcher if claim else "",
-        )
-
     def _check(self) -> None:
         from dlbench.runtime.check import PayloadCheck  # noqa: PLC0415 - with --check only
 
@@ -270,7 +173,7 @@ class Runner:
             self._executor,
             layout=self._configuration.layout,
             rank=self._comm.rank,
-            communicators=self._communicators,
+            communicators=self._equipment.communicators,
             dtype=self._configuration.workload.dtype,
         )
         self._situation.enter("checking the messages", check.current_op)
@@ -285,7 +188,7 @@ class Runner:
             raise AgreedExit("", CheckError.exit_code)
 
     def _measure(self) -> None:
-        accounting = Accounting(self._executor.program, self._rows.classes, timed=self._compute.timed)
+        accounting = Accounting(self._executor.program, self._rows.classes, timed=self._equipment.compute.timed)
         start = start_line(self._options.sync, self._comm, self._clock, self._host.ranks_per_core)
         collector = Collector(self._comm, self._rows.width, self._decide, lag=1 if self._options.sync == "none" else 0)
         planned = self._options.warmup + self._options.ceiling
@@ -294,7 +197,7 @@ class Runner:
             self._reporter.print_table_head()
         gc.collect()
         gc.disable()  # a collection inside an iteration would count as compute or as waiting
-        self._energy.begin()
+        self._equipment.energy.begin()
         while decision in {CONTINUE, RESYNC} and self._iteration < planned:
             if decision == RESYNC:
                 self._resynchronise()
@@ -323,7 +226,7 @@ class Runner:
             self._reporter.clock(model)
 
     def _row(self, accounting: Accounting, late: bool) -> Rows:
-        energy = self._energy.row()  # first: clocks and reasons are those of a GPU that has just worked
+        energy = self._equipment.energy.row()  # first: clocks and reasons are those of a GPU that has just worked
         executor, clock = self._executor, self._clock
         runtime = (executor.end - executor.begin) * 1e-9
         fixed = (clock.to_global(executor.begin), runtime, late, self._watchdog.stop_signal)
@@ -345,5 +248,5 @@ class Runner:
 
     def _close(self) -> None:
         self._situation.enter("closing communicators")
-        self._opened.close()
+        self._equipment.close()
         self._watchdog.close()

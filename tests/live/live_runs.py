@@ -5,10 +5,13 @@ from __future__ import annotations
 import textwrap
 from pathlib import Path
 
+import numpy as np
 import pytest
 from launch import Completed, Mpi
+from numpy.typing import NDArray
 
 from dlbench.records.reader import Record, read
+from dlbench.records.schema import Header, Iteration, OpTable
 from dlbench.records.validator import validate
 
 SMALL = ("--scale", "0.0001", "--time-scale", "0.0001")
@@ -22,6 +25,8 @@ SHORT = {
     "dp_pp_ep": ("--microbatches", "2"),
 }
 """Per strategy, what keeps an iteration below some 100 ms on two cores."""
+
+_COMMUNICATIONS = ("allreduce", "allgather", "reduce_scatter", "alltoall", "send", "recv")
 
 on_mpich = pytest.mark.parametrize("mpi", ["mpich"], indirect=True)
 """For behaviour that no MPI library has a part in: one of them is enough."""
@@ -95,3 +100,30 @@ def said(stderr: str) -> list[str]:
 def last_line(stdout: str) -> str:
     """The verdict."""
     return stdout.splitlines()[-1]
+
+
+def checked_messages(header: Header) -> int:
+    """Messages of one iteration that arrive somewhere, or leave, counted on every rank."""
+    return sum(len(table.ranks) * sum(entry.op in _COMMUNICATIONS for entry in table.ops) for table in header.op_tables)
+
+
+def assert_ops_explain_times(header: Header, iteration: Iteration, ops: NDArray[np.float64]) -> None:
+    """The recorded ops of every rank follow each other in its iteration, and add up to the line's times."""
+    for table in header.op_tables:
+        for rank in table.ranks:
+            times = ops[rank, : len(table.ops)]
+            begin = iteration.start + iteration.skew[rank]
+            borders = np.concatenate([[begin], times.ravel(), [begin + iteration.runtime[rank]]])
+            assert np.all(np.diff(borders) >= -1e-8)
+            sums = seconds_by_kind(table, times[:, 1] - times[:, 0])
+            assert sums["compute"] == pytest.approx(iteration.compute[rank] + iteration.overrun[rank], abs=1e-6)
+            assert sums["issue"] == pytest.approx(iteration.issue[rank], abs=1e-6)
+            assert sums["sync"] == pytest.approx(iteration.sync_time[rank], abs=1e-6)
+
+
+def seconds_by_kind(table: OpTable, durations: NDArray[np.float64]) -> dict[str, float]:
+    sums = {"compute": 0.0, "issue": 0.0, "sync": 0.0}
+    for entry, seconds in zip(table.ops, durations, strict=True):
+        kind = "compute" if entry.op == "compute" else "sync" if entry.blocking else "issue"
+        sums[kind] += seconds
+    return sums

@@ -4,16 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import numpy as np
 import pytest
 from launch import Mpi
-from live_runs import SHORT, last_line, run, said, valid_record
-from numpy.typing import NDArray
+from live_runs import SHORT, assert_ops_explain_times, checked_messages, last_line, run, said, valid_record
 
 from dlbench.records.reader import read_ops
-from dlbench.records.schema import Header, Iteration, OpTable
-
-COMMUNICATIONS = ("allreduce", "allgather", "reduce_scatter", "alltoall", "send", "recv")
 
 DEGREES = {
     # pp: 2 up to 8 ranks; hybrids: the largest product of divisors of the paper's degrees that fits, evenly split.
@@ -64,30 +59,3 @@ def test_a_strategy_delivers_right_data_and_leaves_a_valid_record(
     )
     for iteration, ops in zip(record.iterations, read_ops(record.path), strict=True):
         assert_ops_explain_times(header, iteration, ops)
-
-
-def checked_messages(header: Header) -> int:
-    """Messages of one iteration that arrive somewhere, or leave, counted on every rank."""
-    return sum(len(table.ranks) * sum(entry.op in COMMUNICATIONS for entry in table.ops) for table in header.op_tables)
-
-
-def assert_ops_explain_times(header: Header, iteration: Iteration, ops: NDArray[np.float64]) -> None:
-    """The recorded ops of every rank follow each other in its iteration, and add up to the line's times."""
-    for table in header.op_tables:
-        for rank in table.ranks:
-            times = ops[rank, : len(table.ops)]
-            begin = iteration.start + iteration.skew[rank]
-            borders = np.concatenate([[begin], times.ravel(), [begin + iteration.runtime[rank]]])
-            assert np.all(np.diff(borders) >= -1e-8)
-            sums = seconds_by_kind(table, times[:, 1] - times[:, 0])
-            assert sums["compute"] == pytest.approx(iteration.compute[rank] + iteration.overrun[rank], abs=1e-6)
-            assert sums["issue"] == pytest.approx(iteration.issue[rank], abs=1e-6)
-            assert sums["sync"] == pytest.approx(iteration.sync_time[rank], abs=1e-6)
-
-
-def seconds_by_kind(table: OpTable, durations: NDArray[np.float64]) -> dict[str, float]:
-    sums = {"compute": 0.0, "issue": 0.0, "sync": 0.0}
-    for entry, seconds in zip(table.ops, durations, strict=True):
-        kind = "compute" if entry.op == "compute" else "sync" if entry.blocking else "issue"
-        sums[kind] += seconds
-    return sums
