@@ -14,6 +14,9 @@ from dlbench.analysis.critical_path import determination
 from dlbench.analysis.samples import table
 from dlbench.analysis.tables import Layout
 
+COMMAND = "tax"
+"""Command that writes the tables of the tax."""
+
 _RUN: Schema = {"run": np.int32, "run_id": str}
 _BLAMED: Schema = {
     **dict.fromkeys(("times", "explained"), np.int64),
@@ -46,6 +49,7 @@ CLASS_TABLE = Layout(
     key=("culprit_class",),
     measures=("path_difference", "path_share", "times", "explained"),
     empty="no path was found",
+    command=COMMAND,
 )
 CULPRIT_TABLE = Layout(
     name="culprits",
@@ -58,6 +62,7 @@ CULPRIT_TABLE = Layout(
     key=("culprit_class", "culprit"),
     measures=("times", "explained", "blamed", "blamed_share", "culprit_rank", "culprit_rank_share"),
     empty="no culprit was found",
+    command=COMMAND,
 )
 PATH_TABLE = Layout(
     name="paths",
@@ -70,6 +75,7 @@ PATH_TABLE = Layout(
     key=("name",),
     measures=("collectives", "explained", "determination", "determination_busy", "gap", "gap_share", "end_skew"),
     empty="no collective was explained",
+    command=COMMAND,
 )
 
 
@@ -85,6 +91,8 @@ REASONS = Layout(
         *("culprit_class", "culprit", "culprit_rank", "culprit_number", "culprit_seconds"),
     ),
     empty="the clocks can tell no tax",
+    command=COMMAND,
+    file="collectives",
 )
 
 

@@ -61,6 +61,7 @@ FITS = Layout(
         *("tail_location", "tail_scale", "tail_shape", "likelihood_location", "likelihood_scale", "likelihood_shape"),
         *("anderson_darling", "p_value", "correlation", "tail"),
     ),
+    command="extremes",
 )
 PREDICTIONS = Layout(
     name="predictions",
@@ -70,6 +71,7 @@ PREDICTIONS = Layout(
     first=("source",),
     key=("predicted_ranks", "distribution"),
     measures=("k", "tau", "likelihood_tau", "measured_seconds", "error", "collective_seconds"),
+    command="extremes",
 )
 BANDWIDTHS = Layout(
     name="bandwidth",
@@ -78,6 +80,7 @@ BANDWIDTHS = Layout(
     "what the wait takes off B*.",
     first=("topology", "domain", "tax"),
     measures=("p", "q", "tau", "bandwidth", "reduction"),
+    command="bandwidth",
 )
 FLOPS = Layout(
     name="flops",
@@ -86,6 +89,7 @@ FLOPS = Layout(
     "|ε|: that elasticity at today's bandwidth. lower by: against no tax.",
     first=("topology", "domain", "tax", "flops_factor"),
     measures=("elasticity", "bandwidth", "reduction"),
+    command="bandwidth",
 )
 
 

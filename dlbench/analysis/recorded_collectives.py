@@ -45,11 +45,11 @@ class Recorded:
 def recorded_collectives(
     path: Path, *, progress: Callable[[int, int], None] | None = None, paths: bool = True
 ) -> tuple[list[Recorded], list[str]]:
-    """The collectives of the record `path` by class and group, and what was dropped from it; groups of one have none.
+    """The collectives of the record `path` by class and group, of several ranks, and what was dropped from its ops.
 
     `progress` is called with the iterations that are read and those that there are; `paths` says whether to explain why
-    ranks came late. Raises `RecordError` where the
-    record is damaged, has no ops, or its ranks do not perform the same collectives.
+    ranks came late. Raises `RecordError` where the record is damaged, has no ops, or its ranks do not perform the same
+    collectives.
     """
     record = read(path)
     ops = read_ops(path)
@@ -78,7 +78,7 @@ def recorded_collectives(
         if parts
     ]
     mended = [] if explainer is None else explainer.notes
-    return found, [f"{path}: {note}" for note in (*record.notes, *ops.notes, *mended)]
+    return found, [f"{path}: {note}" for note in (*ops.notes, *mended)]
 
 
 def _recorded(

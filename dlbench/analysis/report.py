@@ -47,6 +47,7 @@ CONFIGURATIONS = Layout(
     title="What was run",
     about="Runs per configuration and number of GPUs; a + b: a runs alone and b beside other jobs of their experiment.",
     measures=(),
+    file="runs",
 )
 RUNS = Layout(
     name="runs",
@@ -62,7 +63,7 @@ EXCLUDED = Layout(
     measures=("path", "run_id", "reason_text"),
     empty="Nothing was excluded: every file that was found counts.",
 )
-REASONS = replace(EXCLUDED, name="reasons", measures=("files", "reason_text"))
+REASONS = replace(EXCLUDED, name="reasons", measures=("files", "reason_text"), file="excluded")
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +129,10 @@ def render(results: Results, *, title: str, command: str) -> str:
         made=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
         command=one_line(command),
         lead=_lead(campaign),
-        notes=_notes([*campaign.notes, *(results.taxes.notes if len(results.taxes.runs) else ())]),
+        notes=[
+            *_notes(campaign.notes, "dlbench analyze prints"),
+            *_notes(_tax_notes(results), "dlbench tax --json has"),
+        ],
         merits=list(merits(results)),
         span=_span(campaign),
         configurations=_configurations_table(campaign, known),
@@ -279,10 +283,15 @@ def _span(campaign: Campaign) -> str:
     return f"{counted(len(runs), 'run')} from {begin} to {end}, on {systems_}{part}."
 
 
-def _notes(notes: Sequence[str]) -> list[str]:
+def _tax_notes(results: Results) -> Sequence[str]:
+    """That runs recorded no ops needs no note where none did."""
+    return results.taxes.notes if len(results.taxes.runs) else ()
+
+
+def _notes(notes: Sequence[str], all_of_them: str) -> list[str]:
     more = len(notes) - NOTE_LIMIT
     shown = [one_line(note) for note in notes[:NOTE_LIMIT]]
-    return [*shown, f"{more:,} more notes: dlbench analyze prints all"] if more > 0 else shown
+    return [*shown, f"{more:,} more notes: {all_of_them} all"] if more > 0 else shown
 
 
 def _method(results: Results) -> Iterator[str]:
@@ -310,6 +319,14 @@ def _method(results: Results) -> Iterator[str]:
             "wait. Estimates are over iterations, each with the median, mean or sum of its collectives. A wait that "
             "does not exceed the error of the clocks is unresolved, and a rank is a straggler only where it came later "
             "than every other by more than that."
+        )
+        yield (
+            "Why the last rank came late, its critical path says: from its entry into the collective back in time, "
+            "always to what was over last of all that had to be over before, by the dependencies that the programs of "
+            "the ranks have. It is compared with that of the rank that came first, as far back as they have nothing "
+            "in common. The culprit is the op that took longer on the one than on the other by the largest difference; "
+            "an op without counterpart counts in full. Both paths begin at one moment, so their difference is the tax "
+            "by construction, and R² close to 1 proves nothing: what of it is idle time (gap) is not explained."
         )
     if results.growth.found:
         yield (

@@ -29,19 +29,20 @@ def search(paths: Sequence[Path]) -> Found:
     files: dict[str, Path] = {}
     folders: set[str] = set()
     for path in paths:
-        for record in _walk(path, folders, found.refused) if _is_folder(path) else [path]:
+        for record in _walk(path, folders, found.refused) if is_folder(path) else [path]:
             files.setdefault(os.path.realpath(record), record)
     found.records.extend(files.values())
     return found
 
 
-def _is_folder(path: Path) -> bool:
+def is_folder(path: Path, expected: str = "a record NAME.jsonl or a folder of records") -> bool:
+    """Whether a path is a folder. Raises `RecordError` where nothing is there: what was `expected`."""
     try:
         path.stat()
     except (FileNotFoundError, NotADirectoryError):
-        raise RecordError(f"{path} does not exist; name a record NAME.jsonl or a folder of records") from None
+        raise RecordError(f"{path} does not exist; name {expected}") from None
     except OSError as error:
-        raise RecordError(f"{path} cannot be read: {error.strerror}; name a record or a folder of records") from None
+        raise RecordError(f"{path} cannot be read: {error.strerror}; name {expected}") from None
     return path.is_dir()
 
 

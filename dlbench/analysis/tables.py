@@ -44,6 +44,15 @@ class Layout:
     """Columns after the factors, which tell rows of one configuration from each other."""
     empty: str = "no rows"
     """Why there are no rows, where there are none."""
+    command: str = "analyze"
+    """Command whose `--csv` writes all of its rows."""
+    file: str = ""
+    """Name of the file of these, where it is not `name`."""
+
+    @property
+    def whole(self) -> tuple[str, str]:
+        """File that has all rows, and the command that writes it."""
+        return f"{self.file or self.name}.csv", f"dlbench {self.command} --csv DIR"
 
 
 class Cell(NamedTuple):
@@ -105,8 +114,13 @@ class Table:
         return Strip(shown.heading, shown.unit, numeric, [Cell(*cell) for cell in zip(*texts, strict=True)])
 
 
-def build(layout: Layout, frame: pd.DataFrame, known: Collection[str] = ()) -> Table:
-    """The table of a frame; `known` are factors that were stated for the whole campaign and need no repetition."""
+def build(layout: Layout, frame: pd.DataFrame, known: Collection[str] = (), most: int | None = None) -> Table:
+    """The table of a frame; `known` are factors that were stated for the whole campaign and need no repetition.
+
+    Of more than `most` rows, these are shown and a remark says where all are.
+    """
+    cut = _cut(layout, len(frame), most)
+    frame = frame.head(len(frame) if most is None else most)
     elsewhere = {*known, *layout.first, *layout.key, *layout.measures}
     factors = [name for name in _DESCRIBING if name in frame and name not in elsewhere]
     statements = list(state(frame, factors))
@@ -121,8 +135,14 @@ def build(layout: Layout, frame: pd.DataFrame, known: Collection[str] = ()) -> T
         key=(*layout.first, *varying, *layout.key),
         measures=measures,
         statements=tuple(statement for statement in statements if statement.values),
-        remarks=(*_absences(frame, measures), *notes, *legend),
+        remarks=(*cut, *_absences(frame, measures), *notes, *legend),
     )
+
+
+def _cut(layout: Layout, rows: int, most: int | None) -> Iterator[str]:
+    if most is not None and rows > most:
+        file, command = layout.whole
+        yield f"{most} of {rows:,} rows are shown; all are in {file} of {command}"
 
 
 def _absences(frame: pd.DataFrame, measures: Sequence[str]) -> Iterator[str]:

@@ -20,6 +20,7 @@ from dlbench.analysis.bootstrap import mean, ratio_of_sums
 from dlbench.analysis.campaign import FACTORS, Schema
 from dlbench.analysis.culprit_tables import (
     CLASS_TABLE,
+    COMMAND,
     CULPRIT_TABLE,
     PATH_TABLE,
     REASONS,
@@ -111,6 +112,7 @@ TAX = Layout(
     key=("name",),
     measures=("runs", "iterations", "groups", *_COUNTS, *_TAXES, "uncertainty"),
     empty="no run recorded its ops, which dlbench run --record-ops does",
+    command=COMMAND,
 )
 GROUP_TAX = Layout(
     name="groups",
@@ -125,6 +127,7 @@ GROUP_TAX = Layout(
         "verdict",
     ),
     empty="no collectives",
+    command=COMMAND,
 )
 STRAGGLER_TAX = Layout(
     name="stragglers",
@@ -135,6 +138,7 @@ STRAGGLER_TAX = Layout(
     key=("rank",),
     measures=("times", "known", "straggler_share", "caused", "tau_range"),
     empty="the clocks can tell no straggler",
+    command=COMMAND,
 )
 LARGEST = Layout(
     name="largest",
@@ -144,6 +148,8 @@ LARGEST = Layout(
     key=("name", "group", "iteration", "place", "buffer"),
     measures=("bytes", "tau_range", "tau_med", "tau_mean", "transfer", "exposed", "uncertainty", "straggler"),
     empty="the clocks can tell no tax",
+    command=COMMAND,
+    file="collectives",
 )
 
 
@@ -279,27 +285,27 @@ class Taxes:
 
         `known` are factors that need no repetition.
         """
-        largest = self.largest(top)
+        largest = self.largest(len(self.collectives))
         shown = [
-            (TAX, self.classes),
-            (GROUP_TAX, self.by_group.head(top)),
-            (STRAGGLER_TAX, self.stragglers.head(top)),
-            (LARGEST, largest),
+            (TAX, self.classes, None),
+            (GROUP_TAX, self.by_group, top),
+            (STRAGGLER_TAX, self.stragglers, top),
+            (LARGEST, largest, top),
         ]
         if self.explained:
             shown += [
-                (CLASS_TABLE, self.culprit_classes),
-                (CULPRIT_TABLE, self.culprits.head(top)),
-                (REASONS, largest),
-                (PATH_TABLE, self.paths),
+                (CLASS_TABLE, self.culprit_classes, None),
+                (CULPRIT_TABLE, self.culprits, top),
+                (REASONS, largest, top),
+                (PATH_TABLE, self.paths, None),
             ]
-        for layout, found in shown:
+        for layout, found, most in shown:
             first = layout.first if len(self.runs) > 1 else ()
             key, measures = (
                 tuple(name for name in names if self.recorded or name not in _OF_RECORDS)
                 for names in (layout.key, layout.measures)
             )
-            yield build(replace(layout, first=first, key=key, measures=measures), found, known)
+            yield build(replace(layout, first=first, key=key, measures=measures), found, known, most)
 
     def frames(self) -> dict[str, pd.DataFrame]:
         """Every table by the name of its file."""

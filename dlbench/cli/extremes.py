@@ -17,7 +17,7 @@ from dlbench import __version__
 from dlbench.arguments import ArgumentParser, at_least, path
 from dlbench.cli.forwarding import add_command
 from dlbench.cli.selection import add_filters, add_seed, load_results
-from dlbench.cli.trace_inputs import add_inputs, add_traces, check_kind, tolerance_seconds, trace_files
+from dlbench.cli.trace_inputs import add_inputs, add_traces, check_kind, record_notes, tolerance_seconds, trace_files
 from dlbench.errors import UserError, one_line
 
 if TYPE_CHECKING:
@@ -129,7 +129,7 @@ def _block_times(arguments: argparse.Namespace) -> tuple[list[BlockTimes], list[
     else:
         campaign = load_results(arguments.inputs, arguments, "extremes")
         found, notes = of_campaign(campaign)
-        notes = [*campaign.notes, *notes]
+        notes = [*record_notes(arguments.inputs, campaign), *notes]
     if not found:
         raise UserError(f"no block times: {'; '.join(notes) or 'no group of ranks has two collectives'}")
     return found, notes

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +14,7 @@ from dlbench import __version__
 from dlbench.arguments import ArgumentParser, at_least, path
 from dlbench.cli.forwarding import add_command
 from dlbench.cli.selection import add_filters, add_seed, load_results, names, progress_shown
-from dlbench.cli.trace_inputs import add_inputs, add_traces, check_kind, tolerance_seconds, trace_files
+from dlbench.cli.trace_inputs import add_inputs, add_traces, check_kind, record_notes, tolerance_seconds, trace_files
 from dlbench.errors import OptionError, one_line
 
 if TYPE_CHECKING:
@@ -121,7 +122,7 @@ def _load(arguments: argparse.Namespace) -> Taxes:
         campaign = load_results(arguments.inputs, arguments, "tax")
         with progress_shown("iterations") as progress:
             found = tax_of_runs(campaign, seed=arguments.seed, progress=progress, paths=arguments.critical_path)
-        taxes = require_tax(found)
+        taxes = require_tax(replace(found, notes=[*record_notes(arguments.inputs, campaign), *found.notes]))
     return taxes.only(arguments.group) if arguments.group else taxes
 
 
@@ -132,10 +133,7 @@ def _drawn(taxes: Taxes, folder: Path) -> list[Path]:
 
     with styled():
         plots = [*draw(taxes).plots, *draw_map(taxes).plots, *paths.draw(taxes).plots]
-    try:
-        return save(plots, folder)
-    except OSError as error:
-        raise OptionError(f"{folder}: figures cannot be written there: {error.strerror}") from None
+    return save(plots, folder)
 
 
 def _facts(taxes: Taxes) -> dict[str, Any]:

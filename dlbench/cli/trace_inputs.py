@@ -6,12 +6,20 @@ import argparse
 import re
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from dlbench.arguments import ArgumentParser, more_than, text
 from dlbench.cli.selection import results_path
 from dlbench.errors import OptionError
+from dlbench.quantities import counted
+
+if TYPE_CHECKING:
+    from dlbench.analysis.campaign import Campaign
 
 _ENDINGS = (".json", ".json.gz")
+_EXPECTED = "records of runs with --record-ops, or traces, or folders of them"
+_KEYS = (b'"traceEvents"', b'"schemaVersion"')
+"""What a trace begins with, and other files of that ending do not."""
 _MICROSECOND = 1e-6
 
 
@@ -64,10 +72,10 @@ def tolerance_seconds(arguments: argparse.Namespace, default: float) -> float:
 def trace_files(inputs: Sequence[Path]) -> list[Path]:
     """Trace files of the inputs, none where they are records.
 
-    Raises `OptionError` where they are of both kinds, or there are none.
+    Raises `OptionError` where they are of both kinds, or there are none, and `RecordError` for what does not exist.
     """
     if not inputs:
-        raise OptionError("no inputs were named; give records of runs with --record-ops, or traces, or folders of them")
+        raise OptionError(f"no inputs were named; give {_EXPECTED}")
     found = {place: _traces_of(place) for place in inputs}
     traces = [place for place, files in found.items() if files]
     records = [place for place, files in found.items() if not files]
@@ -76,12 +84,56 @@ def trace_files(inputs: Sequence[Path]) -> list[Path]:
     return [file for files in found.values() for file in files]
 
 
+def record_notes(inputs: Sequence[Path], campaign: Campaign) -> list[str]:
+    """What a reader of the numbers must know of the records in the inputs, and what was left out, one line each."""
+    excluded = (f"left out: {row.path}: {row.reason}" for row in campaign.excluded.itertuples())
+    return [*_overlooked(inputs), *campaign.notes, *excluded]
+
+
+def _overlooked(inputs: Sequence[Path]) -> list[str]:
+    """A line for each folder of records that has traces, too."""
+    notes = []
+    for folder in (place for place in inputs if place.is_dir() and _has_records(place)):
+        traces = [file for file in _below(folder) if _is_trace(file)]
+        if traces:
+            which = f"{traces[0]}{' …' if len(traces) > 1 else ''}"
+            notes.append(f"{folder}: records were read, but not {counted(len(traces), 'trace')}; name them: {which}")
+    return notes
+
+
 def _traces_of(place: Path) -> list[Path]:
     """The trace, or the traces of a folder by the numbers in their names, unless it has records."""
-    if not place.is_dir():
+    from dlbench.analysis.search import is_folder  # noqa: PLC0415
+
+    if not is_folder(place, _EXPECTED):
         return [place] if place.name.endswith(_ENDINGS) else []
-    files = [file for file in place.iterdir() if file.name.endswith(_ENDINGS)]
-    return [] if next(place.rglob("*.jsonl"), None) else sorted(files, key=_by_numbers)
+    if _has_records(place):
+        return []
+    files = _below(place)
+    if found := [file for file in files if file.parent == place]:
+        return found
+    hint = f"there are some below it; name their folder: {files[0].parent}" if files else f"name {_EXPECTED}"
+    raise OptionError(f"{place} holds neither records nor traces; {hint}")
+
+
+def _has_records(folder: Path) -> bool:
+    return next(folder.rglob("*.jsonl"), None) is not None
+
+
+def _below(folder: Path) -> list[Path]:
+    """Files in a folder and below that have the names of traces, in the order of their numbers."""
+    return sorted((file for file in folder.rglob("*.json*") if file.name.endswith(_ENDINGS)), key=_by_numbers)
+
+
+def _is_trace(file: Path) -> bool:
+    """Whether a file begins as a trace does."""
+    from dlbench.analysis.traces.source import Source, UnreadableTrace  # noqa: PLC0415
+
+    try:
+        begin = next(Source(file).blocks(), b"")
+    except UnreadableTrace:
+        return False
+    return any(key in begin for key in _KEYS)
 
 
 def _by_numbers(file: Path) -> list[int | str]:

@@ -297,6 +297,10 @@ def test_a_run_without_ops_says_how_to_record_them(tmp_path: Path) -> None:
     assert str(caught.value) == f"{path}: the run recorded no ops; record them with --record-ops"
 
 
-def test_a_run_whose_ops_were_not_copied_along_has_none(tmp_path: Path) -> None:
-    write_run(tmp_path, "a", RUN, op_tables=[{"ranks": [0, 1], "ops": [{"op": "compute"}]}])
-    assert not load([tmp_path]).runs["has_ops"][0]
+def test_a_run_whose_ops_were_not_copied_along_says_which_file_is_missing(tmp_path: Path) -> None:
+    path = write_run(tmp_path, "a", RUN, op_tables=[{"ranks": [0, 1], "ops": [{"op": "compute"}]}])
+    campaign = load([tmp_path])
+    assert campaign.runs["has_ops"][0]
+    with pytest.raises(RecordError) as caught:
+        campaign.ops(0)
+    assert str(caught.value) == f"{path.with_suffix('.ops.npy')}: does not exist; it belongs beside a.jsonl"

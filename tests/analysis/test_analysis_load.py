@@ -499,7 +499,7 @@ def test_a_path_that_cannot_be_looked_at_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(RecordError) as caught:
         load([loop])
     reason = "cannot be read: Too many levels of symbolic links"
-    assert str(caught.value) == f"{loop} {reason}; name a record or a folder of records"
+    assert str(caught.value) == f"{loop} {reason}; name a record NAME.jsonl or a folder of records"
 
 
 def test_a_folder_without_records_is_listed(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from ops_builder import arrivals, collective, table_of, write_taxed
 
 from dlbench import __version__
 from dlbench.analysis import report
+from dlbench.analysis.export import frames
 from dlbench.analysis.load import load
 from dlbench.analysis.provenance import systems
 from dlbench.analysis.report import configurations, data_uri, merits, render
@@ -65,6 +66,14 @@ def results_of(folder: Path, min_overlap: float = 0.8) -> Results:
 def page_of(folder: Path, **changes: str) -> Page:
     arguments = {"title": "Two machines", "command": "dlbench report records/"} | changes
     return Page(render(results_of(folder), **arguments))
+
+
+def write_growing(folder: Path) -> None:
+    """A run with blocks enough for a fit."""
+    program = table_of(range(4), {"op": "compute", "name": "forward", "seconds": 1.0}, collective("gradient"))
+    own = np.random.default_rng(1).normal(1.0, 0.1, size=(40, 4))
+    arrays = [[[(0, rank), (rank, max(ranks))] for rank in ranks] for ranks in own.tolist()]
+    write_taxed(folder, arrays, program, name="taxed")
 
 
 @pytest.fixture(scope="module")
@@ -252,7 +261,39 @@ def test_many_notes_are_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     lines = iterations([[1.0, 1.0]] * 2, [[0.1, 0.1]] * 2)
     for name in ("a", "b", "c"):
         write_lines(tmp_path / f"{name}.jsonl", header(name, 2), *lines)
-    assert "2 more notes: dlbench analyze prints all" in page_of(tmp_path).text
+    for name in ("d", "e", "f"):
+        write_taxed(tmp_path, [arrivals(0.0, 0.1)], table_of(range(2), collective("x")), name=name)
+        (tmp_path / f"{name}.ops.npy").unlink()
+    text = page_of(tmp_path).text
+    assert "2 more notes: dlbench analyze prints all" in text
+    # Three files are missing, and three runs recorded no ops.
+    assert "3 more notes: dlbench tax --json has all" in text
+
+
+def test_every_table_names_the_file_that_has_all_of_its_rows(tmp_path: Path) -> None:
+    write_growing(tmp_path)
+    results = results_of(tmp_path)
+    written = {
+        "dlbench analyze --csv DIR": frames(results),
+        "dlbench tax --csv DIR": results.taxes.frames(),
+        "dlbench extremes --csv DIR": {"fits", "predictions"},
+        "dlbench bandwidth --csv DIR": {"bandwidth"},
+    }
+    tables = [*results.tables(), *results.tax_tables(), *results.growth_tables()]
+    layouts = [*(table.layout for table in tables), report.CONFIGURATIONS, report.RUNS, report.EXCLUDED, report.REASONS]
+    assert {layout.command for layout in layouts} == {"analyze", "tax", "extremes", "bandwidth"}
+    for layout in layouts:
+        file, command = layout.whole
+        assert file.removesuffix(".csv") in written[command]
+
+
+def test_many_rows_are_cut_with_the_command_that_has_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(report, "ROW_LIMIT", 1)
+    program = table_of(range(4), collective("gradient"), collective("parameter", op="allgather"))
+    write_taxed(tmp_path, [[[(rank / 4, 1.0), (1.0, 2.0)] for rank in range(4)]] * 22, program)
+    text = page_of(tmp_path).text
+    assert "1 of 2 rows are shown; all are in tax.csv of dlbench tax --csv DIR ." in text
+    assert "20 of 22 rows are shown; all are in collectives.csv of dlbench tax --csv DIR" in text
 
 
 def test_a_figure_is_drawn_as_a_vector_image_unless_that_is_heavy(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -299,10 +340,7 @@ def test_damaged_ops_are_told_at_the_top(tmp_path: Path) -> None:
 
 
 def test_runs_with_enough_blocks_show_how_waits_grow_and_the_bandwidth_law(tmp_path: Path) -> None:
-    program = table_of(range(4), {"op": "compute", "name": "forward", "seconds": 1.0}, collective("gradient"))
-    own = np.random.default_rng(1).normal(1.0, 0.1, size=(40, 4))
-    arrays = [[[(0, rank), (rank, max(ranks))] for rank in ranks] for ranks in own.tolist()]
-    write_taxed(tmp_path, arrays, program, name="taxed")
+    write_growing(tmp_path)
     page = page_of(tmp_path)
     assert {"fits", "predictions", "bandwidth"} <= {element.get("id") for element in page.attributes("section")}
     assert "Waits of dp vit-h on 4 GPUs, world; all-reduces of 268.4 MB" in page.text

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from builder import write_run as write_record
 from kineto_writer import Collective, Group, run, write_run
 from ops_builder import Times, arrivals, clock, collective, table_of, write_taxed
 from shared_data import shared_file
@@ -196,19 +197,22 @@ def test_groups_are_chosen_by_class_operation_scope_or_name(tmp_path: Path) -> N
 
 def test_runs_without_ops_and_damaged_ops_cost_the_others_nothing(tmp_path: Path) -> None:
     write_taxed(tmp_path, [late(0, 0.1)], ONE, name="good")
-    write_taxed(tmp_path, [late(0, 0.1)], ONE, name="bare").with_suffix(".ops.npy").unlink()
+    write_record(tmp_path, "bare", [[1.0] * 4])
+    lost = write_taxed(tmp_path, [late(0, 0.1)], ONE, name="lost").with_suffix(".ops.npy")
+    lost.unlink()
     bad = write_taxed(tmp_path, [late(0, 0.1)], ONE, name="bad").with_suffix(".ops.npy")
     bad.write_bytes(b"no arrays" * 100)
     taxes = require_tax(taxes_of(tmp_path))
     assert taxes.collectives["run_id"].tolist() == ["good"]
     assert taxes.notes == [
-        "1 of 3 runs recorded no ops, so their tax is unknown",
+        "1 of 4 runs recorded no ops, so their tax is unknown",
         f"left out of the tax: {bad}: holds no arrays of numpy.save",
+        f"left out of the tax: {lost}: does not exist; it belongs beside lost.jsonl",
     ]
 
 
 def test_without_any_ops_it_is_said_how_to_record_them(tmp_path: Path) -> None:
-    write_taxed(tmp_path, [late(0, 0.1)], ONE).with_suffix(".ops.npy").unlink()
+    write_record(tmp_path, "bare", [[1.0] * 4])
     with pytest.raises(RecordError, match="no collectives to compare: 1 of 1 runs .*; record ops with .* --record-ops"):
         require_tax(taxes_of(tmp_path))
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from builder import header, iterations, write_lines
+from builder import end, header, iterations, write_lines, write_run
 from shared_data import shared_file
 
 from dlbench.analysis.recorded_paths import START
@@ -28,7 +28,8 @@ def write_record(name: str, delays: list[float], uncertainty: float = 0.0) -> No
     ops = [{"op": "allreduce", "scope": "world", "name": "gradient", "elements": 1000}]
     head = header(name, 3, op_tables=[{"ranks": [0, 1, 2], "ops": ops}])
     head["clock"] = head["clock"] | {"uncertainty": [uncertainty] * 3}
-    write_lines(Path(f"{name}.jsonl"), head, *iterations([[1.0] * 3] * len(delays), [[0.5] * 3] * len(delays)))
+    lines = iterations([[1.0] * 3] * len(delays), [[0.5] * 3] * len(delays))
+    write_lines(Path(f"{name}.jsonl"), head, *lines, end(len(lines)))
     with Path(f"{name}.ops.npy").open("wb") as file:
         for delay in delays:
             np.save(file, np.array([[[0.0, 1.0]], [[delay, 1.0]], [[0.0, 1.0]]]))
@@ -179,8 +180,8 @@ def test_the_real_trace_set_goes_through_the_command(tax: Command) -> None:
     ("arguments", "complaint"),
     [
         ((), "no inputs were named"),
-        (("missing",), "missing does not exist; name a record NAME.jsonl or a folder of records"),
-        (("missing.json",), "missing.json: does not exist"),
+        (("missing",), "missing does not exist; name records of runs with --record-ops, or traces, or folders of them"),
+        (("missing.json",), "missing.json does not exist; name records of runs with --record-ops, or traces"),
         (("run.jsonl", "traces/rank0.json"), "run.jsonl holds records and traces/rank0.json traces; give either"),
         (("traces/rank0.json", "--strategy", "dp"), "--strategy has no meaning for traces; leave it out"),
         (("run.jsonl", "--tolerance", "5"), "--tolerance has no meaning for records; leave it out"),
@@ -190,6 +191,10 @@ def test_the_real_trace_set_goes_through_the_command(tax: Command) -> None:
             ("bare.jsonl",),
             "no collectives to compare: 1 of 1 runs recorded no ops, so their tax is unknown; record ops",
         ),
+        (
+            ("lost.jsonl",),
+            "no collectives to compare: left out of the tax: lost.ops.npy: does not exist; it belongs beside lost.",
+        ),
         (("run.jsonl", "--csv", "run.jsonl"), "run.jsonl is no folder; nothing can be written into it"),
         (("run.jsonl", "--plots", "run.jsonl"), "run.jsonl"),
         (("traces/rank0.json",), "only rank 0 has kernels of it here; two at least are needed"),
@@ -198,8 +203,9 @@ def test_the_real_trace_set_goes_through_the_command(tax: Command) -> None:
 )
 def test_a_mistake_is_one_line(tax: Command, arguments: tuple[str, ...], complaint: str) -> None:
     write_trace(Path("traces/rank0.json"), 0, 500)
-    write_record("bare", [0.1])
-    Path("bare.ops.npy").unlink()
+    write_run(Path(), "bare", [[1.0]])
+    write_record("lost", [0.1])
+    Path("lost.ops.npy").unlink()
     code, out, err = tax(*arguments)
     assert (code, out) == (2, "")
     assert err.startswith("dlbench: ")
