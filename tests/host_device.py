@@ -33,7 +33,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dlbench.accelerator.protocol import GpuFacts, Meter, NcclLibrary, Precision
+from dlbench.accelerator.protocol import Event, GpuFacts, Meter, NcclLibrary, Precision, Stream
 from dlbench.errors import PreflightError
 
 LIBRARY_VARIABLE = "STAND_IN_LIBRARY"
@@ -96,7 +96,7 @@ class HostEvent:
         """Whether the work before the mark is done."""
         return self._queue.done(self._ticket)
 
-    def record(self, stream: HostStream) -> None:
+    def record(self, stream: Stream) -> None:
         """Set the mark behind all work that the stream has now."""
         self._ticket = self._queue.last(stream.ptr)
         self.nanoseconds = time.perf_counter_ns()
@@ -172,7 +172,7 @@ class HostDevice:
         """Copy of memory."""
         return _bytes_at(address, nbytes).copy()
 
-    def copy(self, source: int, target: int, nbytes: int, stream: HostStream) -> None:
+    def copy(self, source: int, target: int, nbytes: int, stream: Stream) -> None:
         """Copy memory, at once."""
         ctypes.memmove(target, source, nbytes)
 
@@ -188,15 +188,16 @@ class HostDevice:
         """A new event: all know their time."""
         return HostEvent(self._queue)
 
-    def elapsed(self, begin: HostEvent, end: HostEvent) -> float:
+    def elapsed(self, begin: Event, end: Event) -> float:
         """Seconds between the moments at which two events were recorded."""
+        assert isinstance(begin, HostEvent) and isinstance(end, HostEvent)
         return (end.nanoseconds - begin.nanoseconds) * 1e-9
 
-    def multiplier(self, stream: HostStream, precision: Precision) -> HostMultiplier:
+    def multiplier(self, stream: Stream, precision: Precision) -> HostMultiplier:
         """Products by NumPy."""
         return HostMultiplier(precision)
 
-    def spin(self, stream: HostStream, nanoseconds: int) -> None:
+    def spin(self, stream: Stream, nanoseconds: int) -> None:
         """Wait here for so long."""
         deadline = time.perf_counter_ns() + nanoseconds
         while time.perf_counter_ns() < deadline:

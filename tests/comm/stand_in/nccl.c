@@ -10,9 +10,9 @@
    Environment: STAND_IN_LOG     file to which every call is appended, one JSON object a line
                 STAND_IN_VERSION what ncclGetVersion says
                 STAND_IN_DELAY   microseconds by which every work begins late
-                STAND_IN_FAULT   KIND or KIND:RANK:CALL; rank of the world, and its how-manieth work, from 0 on:
-                                 async  the work never ends, and ncclCommGetAsyncError says so
-                                 lost   the work never ends
+                STAND_IN_FAULT   KIND, or KIND:RANK:CALL for one rank of the world and its how-manieth work, from 0 on:
+                                 async  the work never ends, and ncclCommGetAsyncError tells of an error
+                                 lost   the work never ends, unless its communicator is aborted
                                  wrong  one bit of what arrives is flipped
                                  id     ncclGetUniqueId fails
                                  dry    no work is carried out: buffers need no memory */
@@ -83,7 +83,7 @@ struct part {
 struct work {
     struct work *next;
     uint64_t ticket;
-    bool lost, wrong;
+    bool lost, wrong, dry;
     size_t count, room;
     struct part *part;
 };
@@ -202,15 +202,15 @@ static bool step(struct work *work, struct part *part) {
         if (!earlier->finished && same_way(earlier, part)) return false;
     ncclComm_t comm = part->comm;
     if (part->direction == COPY) memmove(part->target, part->source, part->call.bytes);
-    if (part->direction == COPY || !part->call.bytes || comm->aborted) return part->finished = true;
+    if (part->direction == COPY || !part->call.bytes) return part->finished = true;
     if (part->direction == OUT) return put(part, &comm->meeting->box[comm->rank * comm->size + part->peer]);
     return take(part, &comm->meeting->box[part->peer * comm->size + comm->rank]);
 }
 
 static void carry_out(struct work *work) {
     usleep(number_of("STAND_IN_DELAY", 0));
-    size_t left = fault("dry", NEVER) ? 0 : work->count;
-    while (left || work->lost) {
+    size_t left = work->dry ? 0 : work->count;
+    while ((left || work->lost) && !work->part->comm->aborted) {
         bool moved = false;
         for (struct part *part = work->part; part < work->part + work->count; part++) {
             if (part->finished || work->lost || !step(work, part)) continue;
@@ -245,6 +245,7 @@ static void *worker(void *unused) {
 static void enqueue(struct work *work, uintptr_t stream) {
     work->lost = fault("async", calls) || fault("lost", calls);
     work->wrong = fault("wrong", calls);
+    work->dry = fault("dry", calls);
     if (fault("async", calls)) work->part->comm->error = REMOTE_ERROR;
     calls++;
     pthread_mutex_lock(&lock);
