@@ -208,7 +208,8 @@ static bool step(struct work *work, struct part *part) {
 }
 
 static void carry_out(struct work *work) {
-    usleep(number_of("STAND_IN_DELAY", 0));
+    long delay = number_of("STAND_IN_DELAY", 0);
+    if (delay) usleep(delay);
     size_t left = work->dry ? 0 : work->count;
     while ((left || work->lost) && !work->part->comm->aborted) {
         bool moved = false;
@@ -217,7 +218,7 @@ static void carry_out(struct work *work) {
             moved = true;
             left -= part->finished;
         }
-        if (!moved) usleep(20);
+        if (!moved) usleep(1);
     }
     for (struct part *part = work->part; work->wrong && part < work->part + work->count; part++) {
         if (part->direction == OUT) continue;
