@@ -50,6 +50,9 @@ _LONGEST = 1e9
 _LIKELIHOOD_SIZE = 20_000
 """Maxima that the likelihood is computed of, drawn at random where there are more: its search takes many passes."""
 _NOTEWORTHY_SHARE = 0.1
+_NOTEWORTHY_ERROR = 0.05
+_SAME_UP_TO = 2
+"""k up to which fits by L-moments predict the same: the first two fix the mean of the larger of two draws."""
 _SORTED_AT_MOST = 200_000_000
 _FEWEST_RESAMPLES = 200
 _DISTRIBUTIONS: dict[str, tuple[Callable[[LMoments], Tail], Callable[[Floats], Tail]]] = {
@@ -149,6 +152,7 @@ def extremes(
     if len(np.unique(times.iteration)) < FEWEST_SAMPLES:
         notes.append(f"{times.source}: fewer than {FEWEST_SAMPLES} iterations: intervals take blocks as independent")
     notes += rows.shared(times.source) if centring == "pooled" else []
+    notes += [*rows.uneven(times.source, centring), *_unchecked(times, group_size)]
     fits = {name: _fit(name, maxima, again.moments, interval, seed) for name in _DISTRIBUTIONS}
     return Extremes(
         times=times,
@@ -160,7 +164,7 @@ def extremes(
         maxima=maxima,
         fits=fits,
         tail=_tail(fits[GEV].shape),
-        predictions=_warned(_predictions(times, group_size, sizes, fits, observed, again, interval), fits),
+        predictions=_warned(_predictions(times, group_size, sizes, fits, observed, again, interval), fits, centring),
         notes=(*times.notes, *notes),
     )
 
@@ -264,11 +268,30 @@ class _Rows:
         common = f"{source}: {100 * share:.0f} % of the variance of block times is common to the ranks of an instance"
         return [f"{common}, so nobody waits for it; dlbench extremes --centring instance leaves it out"]
 
+    def uneven(self, source: str, centring: Centring) -> list[str]:
+        """A note where one sample of z-scores does not stand for all blocks: even the mean of its own groups is off."""
+        z, s = self.scores(np.arange(len(self.block)), centring)
+        error = s.mean() * z.mean() / (z.mean(axis=1) * s).mean() - 1
+        if abs(error) < _NOTEWORTHY_ERROR:
+            return []
+        apart = f"{source}: blocks of more spread have other tails than those of less, so predictions start"
+        return [f"{apart} {100 * abs(error):.0f} % too {'high' if error > 0 else 'low'} in groups of the fitted size"]
+
     def statistics(self, chosen: NDArray[np.int64], centring: Centring) -> _Statistics:
         """Statistics of the chosen instances, which may be there several times."""
         z, s = self.scores(chosen, centring)
         moments = np.array(l_moments(np.sort(z, axis=None)))
         return _Statistics(self.mean[chosen].mean(), s.mean(), moments, self.measured[chosen].mean(axis=0))
+
+
+def _unchecked(times: BlockTimes, group_size: int) -> list[str]:
+    """A note where no measured group is large enough to tell which of the fits is right."""
+    if times.ranks > _SAME_UP_TO * group_size:
+        return []
+    smaller = times.ranks > 2 * _SAME_UP_TO
+    how = f"--group-size {max(2, times.ranks // 4)}" if smaller else "a run of more ranks"
+    same = f"{times.source}: up to {_SAME_UP_TO} times the fitted groups, Gumbel and GEV predict the same"
+    return [f"{same}, so {times.ranks} ranks cannot tell which is right; {how} can"]
 
 
 def _groups(split: Floats, size: int) -> Floats:
@@ -349,22 +372,20 @@ _BEWARE_GUMBEL = {
     LIGHT: "Gumbel overestimates: the tail is light",
     OPEN: "Gumbel is no bound: the interval of the shape ξ holds 0",
 }
+_CONTRADICTED = "Gumbel is no bound: measured waits are shorter than it predicts, although the tail looks heavy"
+_IN_COMMON = "; dlbench extremes --centring instance leaves out what ranks have in common"
 
 
-_CONTRADICTED = (
-    "Gumbel is no bound: measured waits are shorter than it predicts, although the tail looks heavy; dlbench "
-    "extremes --centring instance leaves out what ranks have in common"
-)
-
-
-def _warned(predictions: Iterable[Prediction], fits: Mapping[str, Fit]) -> list[Prediction]:
+def _warned(predictions: Iterable[Prediction], fits: Mapping[str, Fit], centring: Centring) -> list[Prediction]:
     """The predictions with what to beware of."""
     found = list(predictions)
     tail = _tail(fits[GEV].shape)
     # At k = 1 both fits have the mean of the sample, whatever the tail.
     checked = [each for each in found if each.distribution == GUMBEL and each.k > 1]
     contradicted = tail == HEAVY and any(each.error.low > 0 for each in checked)
-    gumbel = _CONTRADICTED if contradicted else _BEWARE_GUMBEL[tail]
+    gumbel = _BEWARE_GUMBEL[tail]
+    if contradicted:
+        gumbel = _CONTRADICTED + (_IN_COMMON if centring == "pooled" else "")
     return [replace(each, reason=_reason(each, fits[each.distribution], gumbel)) for each in found]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -16,7 +17,7 @@ from plot_reader import legend_of, title, x_data, y_data
 from dlbench.analysis.bandwidth import TOPOLOGIES, Collective, Computation, Tax, bandwidths, end_to_end, given_topology
 from dlbench.analysis.block_times import BlockTimes
 from dlbench.analysis.extremes import GEV, Extremes, extremes
-from dlbench.analysis.plots import Plot, bandwidth, encode, save
+from dlbench.analysis.plots import Plot, bandwidth, encode, save, style
 from dlbench.analysis.plots import extremes as drawn
 from dlbench.analysis.samples import Estimate
 from dlbench.analysis.tails import Tail
@@ -46,8 +47,32 @@ def test_the_density_of_the_maxima_is_drawn_with_both_fits(found: Extremes, plot
     peak = float(np.argmax(y_data(gev)))
     assert 0.5 < x_data(gev)[int(peak)] < 1.1  # the mode of the largest of 4 normal draws
     shape = found.fits[GEV].shape
-    assert title(density) == [f"ξ = {shape.value:.3f} ({shape.low:.3f} to {shape.high:.3f})"]
+    expected = f"ξ = {shape.value:.3f} ({shape.low:.3f} to {shape.high:.3f})"
+    assert title(density) == [expected.replace("-", "−")]
     assert density.get_xlabel() == "group maximum [z-score]"
+
+
+def test_a_heavy_tail_leaves_the_density_readable_and_what_is_beyond_is_counted() -> None:
+    """Their quartiles are so close that bins of the usual width would be millions."""
+    heavy = extremes(BlockTimes.of_array(1e-3 * np.random.default_rng(1).pareto(0.8, (1, 1000, 16))))
+    (plot,) = drawn.draw([heavy]).plots
+    density = plot.figure.axes[0]
+    bars: list[Any] = list(density.patches)
+    assert 20 < len(bars) < 200
+    count, largest = re.search(r"; (\d+) beyond, up to ([\d.]+)$", " ".join(title(density))).groups()  # type: ignore[union-attr]
+    inside = 1 - int(count) / len(heavy.maxima)
+    assert sum(bar.get_width() * bar.get_height() for bar in bars) == pytest.approx(inside)
+    assert float(largest) == pytest.approx(heavy.maxima[-1], abs=0.05)
+    assert legend_of(plot) == ["Gumbel", "GEV", "measured"]  # nothing is extrapolated
+
+
+def test_a_distribution_has_one_colour_in_fits_and_law(plot: Plot) -> None:
+    frame = bandwidths(COLLECTIVE, [TOPOLOGIES["ring"]], [8, 128], [TAX, replace(TAX, name="GEV")])
+    (ax,) = bandwidth.draw({"bandwidth": frame}).plots[0].figure.axes
+    none, *taxed = ax.lines
+    assert [line.get_color() for line in taxed] == [line.get_color() for line in plot.figure.axes[3].lines[:2]]
+    assert none.get_color() == style.GREY
+    assert plot.figure.axes[3].lines[2].get_color() == style.MEASURED.color
 
 
 def test_quantiles_of_a_fit_that_holds_lie_on_the_diagonal(found: Extremes, plot: Plot) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from builder import write_run as write_record
 from kineto_writer import Collective, Group, run, write_run
 from matplotlib.axes import Axes
 from numpy.typing import NDArray
@@ -69,7 +70,7 @@ def test_each_class_has_a_line_and_all_runs_of_a_configuration_are_in_it(tmp_pat
         "allreduce/world": 2,
         "allreduce/tensor": 4,
     }
-    assert legend_of(plot) == ["allreduce/tensor", "allreduce/world", "below the clocks' error"]
+    assert legend_of(plot) == ["allreduce/world", "allreduce/tensor", "below the clocks' error"]
     assert "n = 6 collectives" in plot.caption
 
 
@@ -126,6 +127,35 @@ def test_the_map_shows_the_median_wait_of_each_rank_in_each_collective(tmp_path:
     assert " ".join(title(ax)) == "leonardo · dp · 4 GPUs · intra-l1 · allreduce/world run 4 ranks, 2 collectives"
 
 
+def test_one_long_wait_does_not_leave_the_others_dark(tmp_path: Path) -> None:
+    program = table_of(range(4), *(collective(f"x{number}") for number in range(6)))
+
+    def performed(*delays: float) -> list[tuple[float, float]]:
+        return [(number + delay, number + 0.95) for number, delay in enumerate(delays)]
+
+    # Rank 3 is the last of all: by 10 to 50 ms, and once by 900 ms.
+    times = [performed(*[0.0] * 6)] * 3 + [performed(0.01, 0.02, 0.03, 0.04, 0.05, 0.9)]
+    write_taxed(tmp_path, [times], program)
+    (image,) = maps_of(tmp_path)[0].images
+    assert image.get_clim() == pytest.approx((0, 50))
+    assert image.colorbar is not None
+    assert (image.colorbar.ax.get_ylabel(), image.colorbar.extend) == ("wait [ms]\n▲ 3 up to 900.0 ms", "max")
+    assert "▲: waits far above the others, which have the brightest colour" in plot_of(tmp_path, "tax-map").caption
+
+
+def test_waits_that_differ_little_have_colours_up_to_the_longest(tmp_path: Path) -> None:
+    write_taxed(tmp_path, [arrivals(0.0, 0.1, 0.2, 0.3)], ONE)
+    (image,) = maps_of(tmp_path)[0].images
+    assert image.get_clim() == pytest.approx((0, 300))
+    assert image.colorbar is not None
+    assert (image.colorbar.ax.get_ylabel(), image.colorbar.extend) == ("wait [ms]", "neither")
+
+
+def test_a_class_in_which_nobody_waits_is_dark(tmp_path: Path) -> None:
+    write_taxed(tmp_path, [arrivals(0.0, 0.0, 0.0, 0.0)], ONE)
+    assert drawn(maps_of(tmp_path)[0]).max() == 0
+
+
 def test_a_rank_that_takes_no_part_is_left_blank(tmp_path: Path) -> None:
     tables = [
         {"ranks": [0, 1], "ops": [collective("x", scope="tensor"), collective("y", scope="tensor")]},
@@ -153,7 +183,7 @@ def test_classes_have_maps_of_their_own(tmp_path: Path) -> None:
 
 
 def test_runs_without_ops_have_neither_figure(tmp_path: Path) -> None:
-    write_taxed(tmp_path, [late(0, 0.1)], ONE).with_suffix(".ops.npy").unlink()
+    write_record(tmp_path, "bare", [[1.0] * 4])
     for family in ("tax", "tax-map"):
         drawing = drawing_of(tmp_path, family)
         assert drawing.plots == []
@@ -203,11 +233,11 @@ def test_what_paths_predict_is_drawn_against_the_tax_with_and_without_idle_time(
     assert (x_data(hollow), y_data(hollow)) == (pytest.approx([200, 400]), pytest.approx([200, 100]))
     assert x_data(diagonal) == pytest.approx([0, 400])
     # R² = 1 − 0.3² / (2 · 0.1²) without idle time.
-    assert note(ax).replace("\n", " ") == "n = 2 collectives; R² 1.000, without idle time -3.500"
+    assert note(ax).replace("\n", " ") == "n = 2 collectives; R² 1.000, without idle time −3.500"
 
 
 def test_without_paths_there_is_no_such_figure(tmp_path: Path) -> None:
-    write_taxed(tmp_path, [late(0, 0.1)], ONE).with_suffix(".ops.npy").unlink()
+    write_record(tmp_path, "bare", [[1.0] * 4])
     drawing = drawing_of(tmp_path, "tax-paths")
     assert [str(left_out) for left_out in drawing.left_out] == [
         "tax-paths: no collective has critical paths (of records, --record-ops)"

@@ -16,11 +16,14 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
 from dlbench.analysis.bandwidth import NO_TAX
 from dlbench.analysis.columns import counted
+from dlbench.analysis.extremes import GEV, GUMBEL
 from dlbench.analysis.growth import Growth, named
+from dlbench.analysis.plots import style
 from dlbench.analysis.plots.drawing import Drawing, LeftOut, Plot
-from dlbench.analysis.plots.style import DOUBLE_COLUMN, SINGLE_COLUMN, Look, looks, styled
+from dlbench.analysis.plots.style import DOUBLE_COLUMN, SINGLE_COLUMN, Look, label_decades, styled
 
 NAME = "bandwidth"
+_LOOKS = {NO_TAX: style.REFERENCE, GUMBEL: style.GUMBEL, GEV: style.GEV}
 _GIGA = 1e-9
 _MOST_TICKS = 8
 
@@ -91,7 +94,7 @@ def _figure(kind: _Kind, frame: pd.DataFrame) -> Figure:
     rows = math.ceil(len(panels) / columns)
     figure = Figure(figsize=(DOUBLE_COLUMN if columns > 1 else SINGLE_COLUMN, 2.2 * rows + 0.2))
     axes = figure.subplots(rows, columns, squeeze=False, sharey=True).ravel()
-    styles = looks(frame["tax"], (NO_TAX,))
+    styles = {name: _LOOKS[name] for name in frame["tax"].unique()}
     for ax, (topology, part) in zip(axes, panels, strict=False):
         _panel(ax, kind, part, styles)
         domain = "" if kind.against == "domain" else f", {part['domain'].iloc[0]} ranks"
@@ -118,6 +121,7 @@ def _panel(ax: Axes, kind: _Kind, part: pd.DataFrame, styles: Mapping[str, Look]
     ticks = np.unique(part[kind.against].to_numpy(dtype=float))
     ax.set_xscale("log", base=2)
     ax.set_yscale("log")
+    label_decades(ax.yaxis)
     ax.xaxis.set_major_locator(FixedLocator(ticks[:: math.ceil(len(ticks) / _MOST_TICKS)].tolist()))
     ax.xaxis.set_minor_locator(NullLocator())
     ax.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))

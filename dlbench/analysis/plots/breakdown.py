@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from dlbench.analysis.campaign import FACTORS, Campaign
 from dlbench.analysis.plots.drawing import Drawing, LeftOut
 from dlbench.analysis.plots.panels import Family, Panel, Sheet, lay_out, panels, unbroken
-from dlbench.analysis.plots.style import GREY, LIGHT_GREY, SOLID, Look, looks, time_unit
+from dlbench.analysis.plots.style import CLASSES, GREY, LIGHT_GREY, SOLID, Look, looks, time_unit
 from dlbench.errors import RecordError, one_line
 from dlbench.quantities import duration
 from dlbench.records.reader import iterate
@@ -111,7 +111,7 @@ class _Stacks:
     def __init__(self, campaign: Campaign) -> None:
         self._paths = campaign.paths
         self._classes = campaign.classes
-        self._looks = _FIXED | looks(campaign.classes["name"])
+        self._looks = _FIXED | looks(campaign.classes["name"], CLASSES)
 
     def draw(self, axes: Sequence[Axes], panel: Panel) -> str:
         (ax,), chosen = axes, panel.rows.iloc[0]

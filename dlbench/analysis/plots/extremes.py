@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
+from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
@@ -15,15 +16,16 @@ from dlbench.analysis.campaign import KEY
 from dlbench.analysis.columns import counted
 from dlbench.analysis.extremes import GEV, GUMBEL, Extremes, Prediction
 from dlbench.analysis.growth import Growth
+from dlbench.analysis.plots import style
+from dlbench.analysis.plots.clipping import clipped, upper_limit
 from dlbench.analysis.plots.drawing import Drawing, LeftOut, Plot
 from dlbench.analysis.plots.panels import MOST_FIGURES, facet_title
-from dlbench.analysis.plots.style import DOUBLE_COLUMN, GREY, LIGHT_GREY, LOOKS, styled, time_unit
+from dlbench.analysis.plots.style import DOUBLE_COLUMN, GREY, LIGHT_GREY, MEASURED, decimal, styled, time_unit
 from dlbench.analysis.tails import FARTHEST, plotting_positions
 
 NAME = "extremes"
 
-_LOOKS = dict(zip((GUMBEL, GEV), LOOKS, strict=False))
-_MEASURED = LOOKS[2]
+_LOOKS = {GUMBEL: style.GUMBEL, GEV: style.GEV}
 _MOST_POINTS = 500
 """Points of a quantile plot: more lie on each other."""
 _MOST_LABELS = 9
@@ -71,14 +73,15 @@ def _figure(found: Extremes) -> Figure:
     _quantiles(quantiles, found)
     _against(against, found)
     _growth(growth, found)
-    handles = [
+    handles: list[Artist] = [
         *(
             Line2D([], [], color=look.color, marker=look.marker, linestyle=look.line, label=name)
             for name, look in _LOOKS.items()
         ),
-        Line2D([], [], color=_MEASURED.color, marker=_MEASURED.marker, linestyle="", label="measured"),
-        Patch(color=LIGHT_GREY, label="extrapolated"),
+        Line2D([], [], color=MEASURED.color, marker=MEASURED.marker, linestyle="", label="measured"),
     ]
+    if _extrapolated(found):
+        handles.append(Patch(color=LIGHT_GREY, label="extrapolated"))
     figure.suptitle(_title(found), parse_math=False)
     figure.legend(handles=handles, loc="outside lower center", ncols=len(handles))
     figure.draw_without_rendering()
@@ -87,13 +90,19 @@ def _figure(found: Extremes) -> Figure:
 
 
 def _density(ax: Axes, found: Extremes) -> None:
-    ax.hist(found.maxima, bins="fd", density=True, color=LIGHT_GREY, edgecolor=GREY, linewidth=0.3)
-    values = np.linspace(found.maxima[0], found.maxima[-1], 300)
+    limit = upper_limit([found.maxima])
+    shown = found.maxima[found.maxima <= limit]
+    edges = np.histogram_bin_edges(shown, "rice")
+    share = np.full(len(shown), 1 / (len(found.maxima) * (edges[1] - edges[0])))
+    ax.hist(shown, edges.tolist(), weights=share, color=LIGHT_GREY, edgecolor=GREY, linewidth=0.3)
+    values = np.linspace(edges[0], edges[-1], 300)
     for name, fit in found.fits.items():
         look = _LOOKS[name]
         ax.plot(values, fit.tail.density(values), color=look.color, linestyle=look.line)
     shape = found.fits[GEV].shape
-    ax.set_title(f"ξ = {shape.value:.3f} ({shape.low:.3f} to {shape.high:.3f})")
+    beyond = clipped(found.maxima, limit)
+    cut = f"; {beyond.count:,} beyond, up to {beyond.maximum:.1f}" if beyond else ""
+    ax.set_title(f"ξ = {decimal(shape.value)} ({decimal(shape.low)} to {decimal(shape.high)}){cut}")
     ax.set_xlabel("group maximum [z-score]")
     ax.set_ylabel("density")
 
@@ -149,8 +158,8 @@ def _growth(ax: Axes, found: Extremes) -> None:
     ax.plot(
         [each.ranks for each in checked],
         [each.measured.value * factor for each in checked],
-        color=_MEASURED.color,
-        marker=_MEASURED.marker,
+        color=MEASURED.color,
+        marker=MEASURED.marker,
         linestyle="",
         zorder=3,
     )
@@ -161,12 +170,15 @@ def _growth(ax: Axes, found: Extremes) -> None:
     ax.xaxis.set_minor_locator(NullLocator())
     ax.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     ax.set_ylim(bottom=0)
-    limit = FARTHEST * found.group_size
-    if ranks[-1] > limit:
-        ax.axvspan(limit, ranks[-1], color=LIGHT_GREY, linewidth=0, zorder=0)
+    if _extrapolated(found):
+        ax.axvspan(FARTHEST * found.group_size, ranks[-1], color=LIGHT_GREY, linewidth=0, zorder=0)
     ax.set_title(f"fitted to groups of {found.group_size}")
     ax.set_xlabel("ranks")
     ax.set_ylabel(f"mean wait [{unit}]")
+
+
+def _extrapolated(found: Extremes) -> bool:
+    return any(prediction.k > FARTHEST for prediction in found.predictions)
 
 
 def _unit(predictions: Sequence[Prediction]) -> tuple[float, str]:

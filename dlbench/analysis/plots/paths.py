@@ -13,7 +13,7 @@ from dlbench.analysis.columns import counted
 from dlbench.analysis.critical_path import determination
 from dlbench.analysis.plots.drawing import Drawing, LeftOut
 from dlbench.analysis.plots.panels import Family, Panel, Sheet, lay_out
-from dlbench.analysis.plots.style import GREY, looks, time_unit
+from dlbench.analysis.plots.style import CLASSES, GREY, decimal, looks, time_unit
 from dlbench.analysis.plots.tax import by_configuration
 from dlbench.analysis.taxes import Taxes
 
@@ -50,7 +50,7 @@ class _Points:
     """Draws the collectives of a panel."""
 
     def __init__(self, names: Sequence[str]) -> None:
-        self._looks = looks(names)
+        self._looks = looks(names, CLASSES)
 
     def draw(self, axes: Sequence[Axes], panel: Panel) -> str:
         (ax,) = axes
@@ -86,4 +86,4 @@ def _fits(rows: Any) -> str:
     """R² of both kinds of points, as far as there is one."""
     measured, predicted, gap = (rows[column].to_numpy() for column in ("tau_range", "predicted", "gap"))
     fits = determination(measured, predicted), determination(measured, predicted - gap)
-    return "R² unknown" if np.isnan(fits[0]) else f"R² {fits[0]:.3f}, {_IDLE} {fits[1]:.3f}"
+    return "R² unknown" if np.isnan(fits[0]) else f"R² {decimal(fits[0])}, {_IDLE} {decimal(fits[1])}"

@@ -17,12 +17,12 @@ from dlbench.analysis.campaign import FACTORS, Campaign
 from dlbench.analysis.plots.clipping import clipped, upper_limit
 from dlbench.analysis.plots.drawing import Drawing, LeftOut
 from dlbench.analysis.plots.panels import Family, Panel, Sheet, lay_out, panels, unbroken
-from dlbench.analysis.plots.style import GREY, LIGHT_GREY, LOOKS, time_unit
+from dlbench.analysis.plots.style import GREY, LIGHT_GREY, LOOKS, MEASURED, time_unit
 from dlbench.quantities import duration
 from dlbench.statistics import summarise
 
 NAME = "stability"
-_MEASURED, _MEDIAN = LOOKS[0], LOOKS[3]
+_MEDIAN = LOOKS[3]
 _LEAST_SPAN = 0.2
 """Height of the axis as a share of the median: noise of a percent shall not look like instability."""
 _MOST_MARKERS = 400
@@ -83,7 +83,7 @@ def _draw(axes: Sequence[Axes], panel: Panel) -> str:
 def _draw_run(ax: Axes, run: pd.DataFrame, marker: str, factor: float) -> None:
     warm, measured = run[run["warmup"]], run[~run["warmup"]]
     ax.plot(warm["place"], warm["value"], color=GREY, marker="o", markersize=3, markerfacecolor="white", linewidth=0.6)
-    ax.plot(measured["place"], measured["value"], color=_MEASURED.color, marker=marker, linewidth=0.7, zorder=3)
+    ax.plot(measured["place"], measured["value"], color=MEASURED.color, marker=marker, linewidth=0.7, zorder=3)
     summary = summarise(measured["seconds"].to_numpy())
     ends = [measured["place"].iloc[0] - 0.4, measured["place"].iloc[-1] + 0.4]
     ax.plot(ends, [summary.median * factor] * 2, color=_MEDIAN.color, linewidth=1.2, zorder=2)
@@ -129,7 +129,7 @@ def _above(seconds: NDArray[np.float64], limit: float) -> str:
 def _legend(_: Sequence[Panel]) -> list[Any]:
     return [
         Line2D([], [], color=GREY, marker="o", markersize=3, markerfacecolor="white", linewidth=0.6, label="warm-up"),
-        Line2D([], [], color=_MEASURED.color, marker=".", linewidth=0.7, label="measured"),
+        Line2D([], [], color=MEASURED.color, marker=".", linewidth=0.7, label="measured"),
         Line2D([], [], color=_MEDIAN.color, linewidth=1.2, label="median of a run"),
         Patch(facecolor=_MEDIAN.color, alpha=0.25, linewidth=0, label="its 95 % interval"),
         Line2D([], [], color="black", marker="^", markersize=3, linestyle="", label="above the axis"),

@@ -25,6 +25,11 @@ DOUBLE_COLUMN = 7.0
 
 STRATEGIES = ("dp", "fsdp", "dp_pp", "dp_pp_tp", "dp_pp_ep")
 """The order in which strategies appear; others follow."""
+CLASSES = (
+    *("allreduce/world", "allgather/shard", "reduce_scatter/shard", "recv/pipeline", "send/pipeline"),
+    *("allreduce/replica", "allreduce/tensor", "alltoall/expert", "allreduce/expert"),
+)
+"""The order of communication classes, operation/scope, in figures of all kinds."""
 
 _ROOM_FOR_FIVES = 300
 """Ratio of the ends of an axis up to which its labels fit with those between powers of ten."""
@@ -60,6 +65,10 @@ LOOKS = (
     Look(_YELLOW, "X", "++++", (0, (5, 1))),
     Look(PALE_GREY, "*", "oooo", (0, (1, 1))),
 )
+MEASURED, GUMBEL, GEV = LOOKS[:3]
+"""What was measured, and what the distributions of that name predict."""
+REFERENCE = Look(GREY, "", "", (0, (1, 1.65)))
+"""What would be in an ideal world: dotted."""
 
 
 def looks(names: Iterable[str], known: tuple[str, ...] = ()) -> dict[str, Look]:
@@ -93,6 +102,11 @@ def time_unit(seconds: float) -> tuple[float, str]:
         if seconds * factor >= 1:
             return factor, unit
     return 1e9, "ns"
+
+
+def decimal(value: float, digits: int = 3) -> str:
+    """A number beside axes, with the minus sign that their labels have."""
+    return f"{value:.{digits}f}".replace("-", "\N{MINUS SIGN}")
 
 
 def label_decades(axis: Axis) -> None:

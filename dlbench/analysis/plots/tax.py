@@ -15,9 +15,10 @@ from numpy.typing import NDArray
 
 from dlbench.analysis.campaign import FACTORS
 from dlbench.analysis.columns import counted
+from dlbench.analysis.plots.clipping import clipped, upper_limit
 from dlbench.analysis.plots.drawing import Drawing, LeftOut
 from dlbench.analysis.plots.panels import Family, Panel, Sheet, lay_out, panels, unbroken
-from dlbench.analysis.plots.style import LIGHT_GREY, label_decades, looks, time_unit
+from dlbench.analysis.plots.style import CLASSES, LIGHT_GREY, label_decades, looks, time_unit
 from dlbench.analysis.sync_tax import GroupTax
 from dlbench.analysis.taxes import Taxes
 from dlbench.quantities import duration
@@ -67,7 +68,8 @@ def draw_map(taxes: Taxes) -> Drawing:
         title="Waits of each rank in each collective",
         caption="How long each rank waited in the collectives of a class (operation/scope) for the last rank of its "
         "group: the last has the least. Of runs, the median over the iterations of the run that has the median tax, by "
-        "the collective's number in an iteration; of traces, each collective. White: the rank takes no part. In all, "
+        "the collective's number in an iteration; of traces, each collective. White: the rank takes no part. ▲: waits "
+        "far above the others, which have the brightest colour; their number and the longest. In all, "
         f"n = {len(taxes.collectives)} collectives.",
         sheet=Sheet(columns=1 if chosen["columns"].max() > _MOST_NARROW else 2, rows=4, heights=(2.0,)),
         draw=maps.draw,
@@ -99,7 +101,7 @@ class _Distributions:
     """Draws cumulative distributions, one per class."""
 
     def __init__(self, names: Sequence[str]) -> None:
-        self._looks = looks(names)
+        self._looks = looks(names, CLASSES)
 
     def draw(self, axes: Sequence[Axes], panel: Panel) -> str:
         (ax,) = axes
@@ -166,18 +168,33 @@ class _Maps:
     def draw(self, axes: Sequence[Axes], panel: Panel) -> str:
         (ax,), (run, name) = axes, panel.rows[["run", "name"]].iloc[0]
         waits = waits_of([tax for tax in self._taxes.groups if tax.run == run and name in tax.names], str(name))
-        factor, unit = time_unit(max(float(np.nanmax(waits)), _SHORTEST))
+        limit = _limit(waits)
+        factor, unit = time_unit(limit)
         image = ax.imshow(
-            waits * factor, aspect="auto", interpolation="nearest", cmap="cividis", vmin=0, origin="lower"
+            waits * factor,
+            aspect="auto",
+            interpolation="nearest",
+            cmap="cividis",
+            vmin=0,
+            vmax=limit * factor,
+            origin="lower",
         )
         for axis in (ax.xaxis, ax.yaxis):
             axis.set_major_locator(MaxNLocator(nbins=10, integer=True, min_n_ticks=1))
         ax.set_xlabel("collective of the iteration" if self._taxes.recorded else "collective")
         ax.set_ylabel("rank")
         ax.grid(visible=False)
-        ax.figure.colorbar(image, ax=ax, label=f"wait [{unit}]", pad=0.02)
+        above = clipped(waits, limit)
+        more = f"\n▲ {above.count} up to {duration(above.maximum)}" if above else ""
+        ax.figure.colorbar(image, ax=ax, label=f"wait [{unit}]{more}", pad=0.02, extend="max" if above else "neither")
         rows, columns = waits.shape
         return f"{self._taxes.runs['run_id'][run]}\n{counted(rows, 'rank')}, {counted(columns, 'collective')}".strip()
+
+
+def _limit(waits: NDArray[np.float64]) -> float:
+    """Seconds at the end of the colours: one rank that was late for once would leave all others dark."""
+    positive = waits[waits > 0]
+    return max(upper_limit([positive]), _SHORTEST) if len(positive) else _SHORTEST
 
 
 def waits_of(taxes: Sequence[GroupTax], name: str) -> NDArray[np.float64]:
