@@ -1,0 +1,171 @@
+"""Shows on one GPU, in under two minutes, what cannot be shown without one.
+
+    python tests/gpu/device_check.py              on the first GPU that is visible
+    python tests/gpu/device_check.py --device 2   on another one
+    python tests/gpu/device_check.py --host       on memory of the process, which only shows that the checks run
+
+Prints a table and OK or FAILED. Exit status: 0 OK, 1 FAILED, 2 no usable GPU, which one line explains.
+
+The checks run in a process of their own, so that a library that hangs or ends the process is a row of the table too.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import IO
+
+from device_checks import FAILED, GPU, HOST, OK, SKIPPED, Bench, Row, judged, rows
+
+from dlbench import __version__
+from dlbench.accelerator.presence import nccl_version
+from dlbench.accelerator.protocol import Driver
+from dlbench.errors import PreflightError, UserError
+
+LIMIT_SECONDS = 120.0
+EXIT_SECONDS = 10.0
+_WIDTHS = (28, 62, 28)
+
+
+def parser() -> argparse.ArgumentParser:
+    """The options."""
+    found = argparse.ArgumentParser(description="Checks of one GPU and the code that drives it.")
+    found.add_argument("--device", type=int, default=0, metavar="N", help="which of the visible GPUs (default 0)")
+    found.add_argument(
+        "--gpu", default="", metavar="SPEC", help="datasheet to compare with (default: by the GPU's name)"
+    )
+    found.add_argument("--host", action="store_true", help="memory of the process in the place of a GPU")
+    found.add_argument("--child", action="store_true", help=argparse.SUPPRESS)
+    return found
+
+
+def driver(*, host: bool) -> Driver:
+    """CuPy's GPUs, or memory of the process."""
+    if not host:
+        from dlbench.accelerator.cupy_driver import CupyDriver  # noqa: PLC0415
+
+        return CupyDriver()
+    sys.path.insert(0, str(Path(__file__).parents[1]))
+    from host_device import LIBRARY_VARIABLE, HostDriver  # noqa: PLC0415
+
+    found: Driver = HostDriver.with_stand_in() if LIBRARY_VARIABLE in os.environ else HostDriver()
+    return found
+
+
+def head(bench: Bench) -> list[str]:
+    """What the table is of."""
+    facts = bench.device.facts
+    try:
+        nccl = nccl_version(bench.driver.nccl().get_version())
+    except PreflightError:
+        nccl = "none"
+    return [
+        f"# dlbench {__version__} device check, {datetime.now(UTC).date().isoformat()}",
+        f"# device    {facts.label} {facts.name}",
+        f"# software  driver {facts.driver}, runtime {facts.runtime}, CuPy {facts.cupy}, NCCL {nccl}",
+    ]
+
+
+def child(arguments: argparse.Namespace, load: Callable[..., Driver] = driver) -> int:
+    """Make the checks, and tell the parent of each row."""
+    try:
+        found = load(host=arguments.host)
+        found.count()
+        sizes = HOST if arguments.host else GPU
+        bench = Bench(driver=found, device=found.open(arguments.device), sizes=sizes, spec=arguments.gpu)
+    except UserError as error:
+        tell({"refused": str(error)})
+        return 2
+    for line in head(bench):
+        tell({"line": line})
+    for row in rows(bench):
+        tell({"row": row})
+    tell({"end": True})
+    return 0
+
+
+def tell(message: dict[str, object]) -> None:
+    """One message to the parent."""
+    print(json.dumps(message), flush=True)
+
+
+def line_of(row: Sequence[str]) -> str:
+    """A line of the table; what is too long for its column shifts the rest."""
+    cells = [f"{cell:<{width}}" for cell, width in zip(row, _WIDTHS, strict=False)]
+    return "  ".join([*cells, row[3]])
+
+
+def messages(output: IO[str]) -> Iterator[dict[str, object]]:
+    """What the child tells; what its libraries print in between is passed on as comments."""
+    for line in output:
+        try:
+            message = json.loads(line)
+        except ValueError:
+            message = None
+        if isinstance(message, dict):
+            yield message
+        elif line.strip():
+            print(f"# {line.rstrip()}")
+
+
+def check(argv: Sequence[str], limit: float = LIMIT_SECONDS) -> int:
+    """Run the checks in a child, print the table, and give the exit status."""
+    command = [sys.executable, __file__, "--child", *argv]
+    found: list[Row] = []
+    ended = 0.0
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        timer = threading.Timer(limit, process.kill)
+        timer.start()
+        for message in messages(process.stdout or sys.stdin):
+            match message:
+                case {"refused": text}:
+                    timer.cancel()
+                    print(f"device check: {text}", file=sys.stderr)
+                    return 2
+                case {"line": line}:
+                    print(line)
+                case {"row": [*cells]}:
+                    found or print(line_of(("check", "found", "bound", "verdict")))
+                    found.append(Row(*map(str, cells)))
+                    print(line_of(found[-1]), flush=True)
+                case {"end": _}:
+                    ended = time.perf_counter()
+        status = process.wait()
+        timer.cancel()
+    found.append(clean_exit(status, ended and time.perf_counter() - ended))
+    print(line_of(found[-1]))
+    return verdict(found)
+
+
+def clean_exit(status: int, seconds: float) -> Row:
+    """How the child ended; seconds are those since its last check, 0 where that did not come."""
+    how = f"status {status}" + (f" after {seconds:.1f} s" if seconds else " before the last check")
+    good = status == 0 and 0 < seconds <= EXIT_SECONDS
+    return judged("clean exit", how, f"status 0 within {EXIT_SECONDS:g} s", good)
+
+
+def verdict(found: Sequence[Row]) -> int:
+    """Print the last line, and give the exit status."""
+    failed = [row.check for row in found if row.verdict == FAILED]
+    left_out = sum(row.verdict.startswith(SKIPPED) for row in found)
+    checks = f"{len(found)} checks, {left_out} skipped"
+    print(f"{FAILED}: {', '.join(failed)} ({checks})" if failed else f"{OK} ({checks})")
+    return 1 if failed else 0
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run the script."""
+    arguments = parser().parse_args(argv)
+    return child(arguments) if arguments.child else check(argv)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
