@@ -74,10 +74,13 @@ def iterations(  # noqa: PLR0913 - the columns of an iteration, by keyword
     overrun: Table | None = None,
     issue: Table | None = None,
     communication: dict[str, Table] | None = None,
+    joules: Sequence[Sequence[float | None]] | None = None,
+    throttle: Sequence[Sequence[int]] | None = None,
 ) -> list[dict[str, Any]]:
     """Iteration lines that follow each other with `gap` seconds between them, from global time `start` on.
 
-    `sync_time` is all of class allreduce/world unless `communication` says otherwise.
+    `sync_time` is all of class allreduce/world unless `communication` says otherwise. With `joules`, every reading
+    comes as long after the one before as the iteration took.
     """
     zeros = [[0.0] * len(row) for row in runtime]
     classes = communication or {"allreduce/world": sync_time}
@@ -99,8 +102,22 @@ def iterations(  # noqa: PLR0913 - the columns of an iteration, by keyword
                 "communication": {name: list(table[index]) for name, table in classes.items()},
             }
         )
+        if joules:
+            lines[-1]["energy"] = energy(joules[index], times, throttle[index] if throttle else [0] * len(times))
         start += max(late + time for late, time in zip(skews[index], times, strict=True)) + gap
     return lines
+
+
+def energy(joules: Sequence[float | None], seconds: Sequence[float], throttle: Sequence[int]) -> dict[str, Any]:
+    """What the GPUs of an iteration say; one without joules says nothing but its reasons."""
+    told = [used is not None for used in joules]
+    return {
+        "joules": list(joules),
+        "seconds": [time if there else None for time, there in zip(seconds, told, strict=True)],
+        **{name: [1980.0 if there else None for there in told] for name in ("sm_mhz", "memory_mhz")},
+        "power_limit_watts": [700.0 if there else None for there in told],
+        "throttle": list(throttle),
+    }
 
 
 def end(count: int, status: str = "completed", reason: str = "as asked", **changes: Any) -> dict[str, Any]:

@@ -57,7 +57,7 @@ RUNS: Schema = {
     "mode": str,
     **dict.fromkeys(("nodes", "seed", "samples"), np.int64),
     "ideal_seconds": np.float64,
-    "has_ops": bool,
+    **{"has_ops": bool, "energy_source": str},
     **dict.fromkeys(("status", "reason"), str),
     **dict.fromkeys(("warmups", "measured"), np.int64),
     **dict.fromkeys(("begin", "end"), np.float64),
@@ -70,6 +70,7 @@ ITERATIONS: Schema = {
     **_ITERATION,
     **dict.fromkeys(("start", "end", "seconds", "throughput", "communication", "hidden", "skew"), np.float64),
     "late": np.int32,
+    **dict.fromkeys(("joules", "gpu_seconds"), np.float64),
 }
 RANKS: Schema = {
     **_ITERATION,
@@ -102,6 +103,7 @@ class Campaign:
     """One row per iteration, columns `ITERATIONS`.
 
     `seconds` of the slowest rank; `communication` and `hidden` as in `dlbench.records.measures`; `late` counts ranks.
+    `joules` are those of all GPUs, `gpu_seconds` their added up time; NaN where not every GPU told its energy.
     """
     ranks: pd.DataFrame
     """One row per iteration and rank, columns `RANKS`: the record's seconds."""

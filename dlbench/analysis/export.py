@@ -31,7 +31,8 @@ def document(results: Results) -> Document:
     """What `dlbench analyze --json` prints, as plain data.
 
     Keys: dlbench (version), seed, min_overlap, files (read), iterations (measured), notes, excluded, runs, and an array
-    per table: summary, relevance, scaling, slowdown. Rows are objects whose keys are the columns.
+    per table: summary, relevance, scaling, slowdown, and energy where a run has any. Rows are objects whose keys are
+    the columns.
     """
     campaign = results.campaign
     return {

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 from operator import add
@@ -13,8 +13,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dlbench.errors import one_line
+from dlbench.records.measures import TotalEnergy, total_energy
 from dlbench.records.reader import Record
-from dlbench.records.schema import Header, Iteration, ops_path
+from dlbench.records.schema import Energy, Header, Iteration, ops_path
+from dlbench.records.throttling import Throttling
 from dlbench.records.validator import ABSOLUTE_TOLERANCE, RELATIVE_TOLERANCE
 
 Columns: TypeAlias = dict[str, NDArray[Any]]
@@ -40,7 +42,7 @@ _FARTHEST = 5e10
 _COPIED = (
     *("run_id", "created", "simulated", "system", "strategy", "replicas", "placement", "dtype", "local_batch"),
     *("microbatches", "sequence_length", "buckets", "units", "scale", "time_scale", "compute", "experiment", "job"),
-    *("concurrent_jobs", "seed", "ideal_seconds"),
+    *("concurrent_jobs", "seed", "ideal_seconds", "energy_source"),
 )
 """Columns of a run that have the name and the value of the header's field."""
 
@@ -101,6 +103,7 @@ def extract(record: Record) -> Run:
             **{"iteration": index, "warmup": warmup, "start": starts, "end": ends},
             **_measures(per_rank, row["samples"]),
             "late": np.array([len(line.late) for line in lines], dtype=np.int32),
+            **_energy(lines),
         },
         ranks={
             "iteration": np.repeat(index, ranks),
@@ -138,6 +141,19 @@ def _check_iteration(line: Iteration, ranks: int) -> None:
         raise Unusable(f"{where} has a runtime of {shortest:g} s; it must be {_SHORTEST:g} s or longer")
     if line.index > _LARGEST_INDEX:
         raise Unusable(f"iteration {line.index}: the index is too large; the tables hold integers of 32 bits")
+    if line.energy is not None:
+        _check_energy(line.index, line.energy, ranks)
+
+
+def _check_energy(index: int, energy: Energy, ranks: int) -> None:
+    for name in Energy.__struct_fields__:
+        values = getattr(energy, name)
+        if len(values) != ranks:
+            raise Unusable(f"iteration {index}: energy.{name} has {len(values)} entries for {ranks} ranks")
+    for name in ("joules", "seconds"):
+        largest = max((value or 0.0 for value in getattr(energy, name)), default=0.0)
+        if largest > _LONGEST:
+            raise Unusable(f"iteration {index}: energy.{name} holds {largest:g}, which no iteration takes")
 
 
 def _check_order(lines: list[Iteration]) -> None:
@@ -174,6 +190,13 @@ def _measures(per_rank: Columns, samples: int) -> Columns:
         "hidden": ((per_rank["overrun"] + per_rank["issue"]) / runtime).max(axis=1),
         "skew": per_rank["skew"].max(axis=1),
     }
+
+
+def _energy(lines: list[Iteration]) -> Columns:
+    """Energy and time of all GPUs together, NaN where one does not tell."""
+    unknown = TotalEnergy(np.nan, np.nan)
+    totals = np.array([total_energy(line.energy) or unknown for line in lines])
+    return dict(zip(TotalEnergy._fields, totals.T, strict=True))
 
 
 def _classes(lines: list[Iteration], runtime: NDArray[np.float64]) -> Columns:
@@ -229,4 +252,14 @@ def _notes(record: Record) -> list[str]:
     notes = list(record.notes)
     if record.end is None and not record.truncated:
         notes.append(f"no end line: the run was killed after {len(record.iterations)} iterations")
+    notes.extend(_throttling(record))
     return [one_line(f"{record.path}: {note}") for note in notes]
+
+
+def _throttling(record: Record) -> Iterator[str]:
+    """Which GPUs were throttled in measured iterations."""
+    throttling = Throttling(record.header.hosts)
+    for line in record.iterations:
+        if line.energy is not None and not line.warmup and len(line.energy.throttle) == len(record.header.hosts):
+            throttling.add(line.energy)
+    return throttling.lines()

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import pandas as pd
 
 from dlbench.analysis.campaign import FACTORS, Campaign
+from dlbench.analysis.energy import energy
 from dlbench.analysis.metrics import relevance, summary
 from dlbench.analysis.scaling import scaling
 from dlbench.analysis.slowdown import Slowdown, slowdown
@@ -69,6 +70,14 @@ SLOWDOWN = Layout(
     ),
     empty="no concurrent run: nothing ran beside other jobs of its experiment",
 )
+ENERGY = Layout(
+    name="energy",
+    title="Energy",
+    about="Per configuration: energy of an iteration, all GPUs, as arithmetic mean; local batch × replicas over it; "
+    "mean power of a GPU. From reading to reading, so what lies between two iterations is in it.",
+    key=("energy_source",),
+    measures=(*_COUNTS, "joules", "samples_per_joule", "watts"),
+)
 
 COMPARISON = Layout(
     name="comparison",
@@ -101,6 +110,7 @@ class Results:
     relevance: pd.DataFrame
     scaling: pd.DataFrame
     slowdown: Slowdown
+    energy: pd.DataFrame
     seed: int
     min_overlap: float
 
@@ -117,12 +127,13 @@ class Results:
         return growth(self.campaign, seed=self.seed)
 
     def frames(self) -> dict[str, pd.DataFrame]:
-        """The frame of each table by its name, in the order in which they are shown."""
+        """The frame of each table by its name, in the order in which they are shown; energy where a run has any."""
         return {
             SUMMARY.name: self.summary,
             RELEVANCE.name: self.relevance,
             SCALING.name: self.scaling,
             SLOWDOWN.name: self.slowdown.table,
+            **({} if self.energy.empty else {ENERGY.name: self.energy}),
         }
 
     def statements(self) -> list[Statement]:
@@ -135,9 +146,10 @@ class Results:
 
     def tables(self) -> Iterator[Table]:
         """The tables, without what `statements` says."""
-        known = self.known()
-        for layout, frame in zip((SUMMARY, RELEVANCE, SCALING, SLOWDOWN), self.frames().values(), strict=True):
-            yield build(layout, frame, known)
+        known, frames = self.known(), self.frames()
+        for layout in (SUMMARY, RELEVANCE, SCALING, SLOWDOWN, ENERGY):
+            if layout.name in frames:
+                yield build(layout, frames[layout.name], known)
 
     def tax_tables(self) -> Iterator[Table]:
         """Tables of the synchronisation tax, without what `statements` says; none where no run recorded ops."""
@@ -157,6 +169,7 @@ def evaluate(campaign: Campaign, *, seed: int, min_overlap: float) -> Results:
         relevance=relevance(campaign, seed=seed),
         scaling=scaling(campaign, seed=seed),
         slowdown=slowdown(campaign, seed=seed, min_overlap=min_overlap),
+        energy=energy(campaign, seed=seed),
         seed=seed,
         min_overlap=min_overlap,
     )

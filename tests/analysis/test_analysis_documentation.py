@@ -9,6 +9,7 @@ import pytest
 
 from dlbench.analysis.campaign import FACTORS, Schema
 from dlbench.analysis.compare import COMPARISON, VERDICTS
+from dlbench.analysis.energy import ENERGY
 from dlbench.analysis.metrics import RELEVANCE, SUMMARY
 from dlbench.analysis.scaling import SCALING
 from dlbench.analysis.slowdown import SLOWDOWN
@@ -27,6 +28,7 @@ def described(text: str) -> set[str]:
         ("relevance", RELEVANCE),
         ("scaling", SCALING),
         ("slowdown", SLOWDOWN),
+        ("energy", ENERGY),
         ("compare", COMPARISON),
     ],
 )
