@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
+from dlbench.comm.device_mpi import check_gpu_support
 from dlbench.comm.library import MPI, version
 from dlbench.comm.mpi import MpiCommunicator
 from dlbench.comm.variants import mpi_communicator
+from dlbench.errors import PreflightError
 
 DTYPES = ("bf16", "fp16", "fp8", "fp32", "fp64")
 
@@ -92,8 +94,23 @@ def check_progress(world: MpiCommunicator) -> None:
         assert np.array_equal(receive.read(), send.read())
 
 
+def check_gpu_buffers() -> None:
+    """The libraries from PyPI know nothing of GPUs: they would read addresses of device memory, and crash."""
+    for kind, name in (("cuda", "CUDA"), ("hip", "ROCm")):
+        try:
+            check_gpu_support(kind)
+        except PreflightError as error:
+            assert str(error) == (
+                f"{version()} does not take buffers in GPU memory ({name}): load an MPI that was built with {name}, "
+                "or use --buffers host, or --backend nccl"
+            )
+        else:
+            raise AssertionError(f"{version()} takes buffers of {name}")
+
+
 def main() -> None:
     assert MPI.Query_thread() == MPI.THREAD_FUNNELED
+    check_gpu_buffers()
     for persistent in (False, True):
         world = mpi_communicator(MPI.COMM_WORLD, persistent=persistent)
         for dtype in DTYPES:

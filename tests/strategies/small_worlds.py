@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -150,10 +150,58 @@ class Interpreter:
         return len(self.arrived[key]) == len(key[1])
 
 
+class GpuInterpreter:
+    """Runs programs on GPUs as strictly as NCCL may: a rank's operations are carried out one after the other.
+
+    They are, in the order of the calls and whatever their communicators, where each one fills the GPU. An operation is
+    carried out as soon as it is the next one on all ranks that take part: a send therefore waits for its receive. A
+    call that keeps the host until then, as the first one of a kind does while NCCL connects the ranks, changes nothing:
+    no later operation could overtake it.
+    """
+
+    def __init__(self, programs: Sequence[Sequence[Op]], groups: Any) -> None:
+        self.groups = groups
+        self.queue = [deque[Any](op for op in program if not isinstance(op, Compute | Wait)) for program in programs]
+
+    def run(self) -> None:
+        """Finish all programs, or raise `Deadlock`."""
+        while any(self.queue):
+            if not [rank for rank in range(len(self.queue)) if self._carry_out(rank)]:
+                raise Deadlock({rank: queue[0] for rank, queue in enumerate(self.queue) if queue})
+
+    def _carry_out(self, rank: int) -> bool:
+        """Finish the next operation of a rank on all ranks that take part, if it is their next one too."""
+        if not self.queue[rank]:
+            return False
+        op = self.queue[rank][0]
+        group = self.groups(op.group, rank)
+        partners = [group[op.peer]] if isinstance(op, Send | Recv) else [peer for peer in group if peer != rank]
+        if not all(self.queue[peer] and self._meets(rank, op, peer) for peer in partners):
+            return False
+        for each in (rank, *partners):
+            self.queue[each].popleft()
+        return True
+
+    def _meets(self, rank: int, op: Any, peer: int) -> bool:
+        other = self.queue[peer][0]
+        if self.groups(other.group, peer) != self.groups(op.group, rank) or other.buffer.elements != op.buffer.elements:
+            return False
+        if isinstance(op, Send | Recv):
+            opposite = Recv if isinstance(op, Send) else Send
+            return isinstance(other, opposite) and self.groups(other.group, peer)[other.peer] == rank
+        return type(other) is type(op)
+
+
 def run_all(configuration: Configuration) -> None:
     """Interpret the programs of all ranks of a configuration."""
     ranks = range(configuration.layout.world_size)
     Interpreter([configuration.program(rank) for rank in ranks], configuration.layout.group).run()
+
+
+def run_all_on_gpus(configuration: Configuration) -> None:
+    """Interpret the programs of all ranks of a configuration, with NCCL's semantics."""
+    programs = [configuration.program(rank) for rank in range(configuration.layout.world_size)]
+    GpuInterpreter(programs, configuration.layout.group).run()
 
 
 def in_flight_conflicts(program: Sequence[Op]) -> list[Op]:

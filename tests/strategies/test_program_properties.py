@@ -8,7 +8,16 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from small_worlds import Deadlock, Interpreter, in_flight_conflicts, run_all, small, small_model
+from small_worlds import (
+    Deadlock,
+    GpuInterpreter,
+    Interpreter,
+    in_flight_conflicts,
+    run_all,
+    run_all_on_gpus,
+    small,
+    small_model,
+)
 
 from dlbench.strategies import Configuration
 from dlbench.strategies.layout import Coordinates, Layout
@@ -43,6 +52,14 @@ def configurations(draw: Any, largest_world: int) -> Configuration:
 @given(configurations(largest_world=16))
 def test_every_world_runs_to_its_end_even_if_every_send_waits_for_its_receive(configuration: Configuration) -> None:
     run_all(configuration)
+
+
+@settings(deadline=None, max_examples=150)
+@given(configurations(largest_world=16))
+def test_every_world_runs_to_its_end_even_if_gpus_carry_out_one_operation_after_the_other(
+    configuration: Configuration,
+) -> None:
+    run_all_on_gpus(configuration)
 
 
 @settings(deadline=None, max_examples=100)
@@ -207,3 +224,41 @@ def test_the_interpreter_sees_a_request_that_nobody_waits_for() -> None:
     start = AllReduce(Scope.WORLD, Buffer("sum", 1), blocking=False)
     with pytest.raises(AssertionError, match="nobody waits"):
         _interpret((start,), (start,))
+
+
+def _interpret_on_gpus(*programs: tuple[Op, ...]) -> None:
+    GpuInterpreter(programs, lambda scope, rank: range(len(programs))).run()
+
+
+SUM_STARTED = AllReduce(Scope.WORLD, Buffer("sum", 1), blocking=False)
+SUM_OVER = Wait(("sum",))
+TO_THE_OTHER, FROM_THE_OTHER = Send(Scope.PIPELINE, 1, Buffer("out", 2)), Recv(Scope.PIPELINE, 0, Buffer("in", 2))
+
+
+def test_on_gpus_a_send_waits_for_what_was_started_before_it() -> None:
+    """Rank 1 receives first and sums then: harmless in MPI, a deadlock where the sum fills the GPU of rank 0."""
+    programs = (SUM_STARTED, TO_THE_OTHER, SUM_OVER), (FROM_THE_OTHER, SUM_STARTED, SUM_OVER)
+    _interpret(*programs)
+
+    with pytest.raises(Deadlock):
+        _interpret_on_gpus(*programs)
+
+
+def test_on_gpus_operations_in_the_same_order_end() -> None:
+    _interpret_on_gpus((SUM_STARTED, TO_THE_OTHER, SUM_OVER), (SUM_STARTED, FROM_THE_OTHER, SUM_OVER))
+
+
+def test_on_gpus_two_ranks_that_both_send_first_wait_forever() -> None:
+    with pytest.raises(Deadlock):
+        _interpret_on_gpus(
+            (Send(Scope.PIPELINE, 1, Buffer("out", 1)), Recv(Scope.PIPELINE, 1, Buffer("in", 1))),
+            (Send(Scope.PIPELINE, 0, Buffer("out", 1)), Recv(Scope.PIPELINE, 0, Buffer("in", 1))),
+        )
+
+
+def test_on_gpus_two_sums_that_are_started_in_opposite_order_wait_forever() -> None:
+    other = AllReduce(Scope.REPLICA, Buffer("other", 3), blocking=False)
+    both_over = Wait(("sum", "other"))
+
+    with pytest.raises(Deadlock):
+        _interpret_on_gpus((SUM_STARTED, other, both_over), (other, SUM_STARTED, both_over))
