@@ -259,9 +259,10 @@ def against(calibration: Calibration, datasheet: GpuSpec) -> tuple[dict[str, flo
 def measured_spec(calibration: Calibration, *, date: str, version: str) -> GpuSpec:
     """The device as a GPU spec, with the date and dlbench's version as part of its sources."""
     facts = calibration.facts
-    slug = re.sub("[^a-z0-9]+", "-", facts.name.lower()).strip("-") or "gpu"
+    name = "".join(letter if letter.isprintable() else "?" for letter in facts.name)  # YAML takes no others
+    slug = re.sub("[^a-z0-9]+", "-", name.lower()).strip("-") or "gpu"
     origin = (
-        f"measured by dlbench {version} calibrate on {date}; {facts.name}, "
+        f"measured by dlbench {version} calibrate on {date}; {name}, "
         f"driver {facts.driver}, runtime {facts.runtime}, CuPy {facts.cupy}"
     )
     if not math.isnan(calibration.power_limit_watts):
@@ -278,7 +279,7 @@ def measured_spec(calibration: Calibration, *, date: str, version: str) -> GpuSp
         source={
             "peak_flops": f"{origin}; rows × columns × k: {layer}; {rates}",
             "memory_bandwidth": f"{origin}; {copied}; {_spread(calibration.bandwidth, 'B/s')}",
-            "memory_bytes": f"as the runtime says; {facts.name}",
+            "memory_bytes": f"as the runtime says; {name}",
         },
     )
 
