@@ -52,6 +52,9 @@ class MissingError(PreflightError):
         self.what = what
         self.remedy = remedy
 
+    def __reduce__(self) -> tuple[type[MissingError], tuple[str, str]]:
+        return type(self), (self.what, self.remedy)
+
 
 class Status(NamedTuple):
     """One piece as it is on this host."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import pickle
 import resource
 import subprocess
 import sys
@@ -93,6 +94,11 @@ def test_a_package_that_cupy_lacks_is_named() -> None:
 def test_every_refusal_ends_a_run_as_a_mistake_in_what_was_asked() -> None:
     assert issubclass(MissingError, PreflightError)
     assert MissingError("a", "b").exit_code == 2
+
+
+def test_a_refusal_can_travel_between_processes() -> None:
+    copy = pickle.loads(pickle.dumps(MissingError("no GPU", "buy one")))
+    assert (str(copy), copy.what, copy.remedy) == ("no GPU; buy one", "no GPU", "buy one")
 
 
 def test_a_host_without_a_driver() -> None:
