@@ -30,6 +30,10 @@ if TYPE_CHECKING:
     from dlbench.runtime.devices import Gpu, Place
 
 
+_NCCL_SECONDS = 10.0
+"""How long a rank on which NCCL does not start gives the others: where it is the only one, they wait for it in NCCL."""
+
+
 class Equipment:
     """GPU, computation and communicators of one rank. Everything is collective, and raises like `agree`.
 
@@ -150,8 +154,7 @@ class Equipment:
                 nccl=nccl,
             )
 
-        # Where NCCL fails on one rank the others wait for it in NCCL: they would not come to agree.
-        return make() if nccl else agree(self._comm, make)
+        return agree(self._comm, make, patience=_NCCL_SECONDS)
 
     def _phases(self) -> list[Phase]:
         return [op.phase for op in self._configuration.ops(self._comm.rank) if isinstance(op, Compute)]

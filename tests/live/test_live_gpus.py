@@ -21,7 +21,7 @@ from live_runs import (
     said,
     valid_record,
 )
-from stand_in import StandIn
+from stand_in import StandIn, calls
 
 from dlbench.records.reader import Record, read_ops
 
@@ -57,9 +57,10 @@ def failure(completed: Completed, folder: Path) -> tuple[str, Record]:
 def test_a_strategy_delivers_right_data_over_nccl_and_leaves_a_valid_record(
     cupy_mpi: Mpi, stand_in: StandIn, strategy: str, ranks: int, tmp_path: Path
 ) -> None:
+    log = tmp_path / "calls"
     options = ("--check", "--record-ops", "--iterations", "2", "--record", str(tmp_path))
 
-    completed = cupy_mpi.launch(ranks, on_gpus(strategy, *NCCL, *options), env=stand_in.environment())
+    completed = cupy_mpi.launch(ranks, on_gpus(strategy, *NCCL, *options), env=stand_in.environment(log=log))
 
     assert (completed.returncode, said(completed.stderr)) == (0, []), completed
     assert last_line(completed.stdout) == "OK"
@@ -72,6 +73,17 @@ def test_a_strategy_delivers_right_data_over_nccl_and_leaves_a_valid_record(
     assert {(gpu.name, gpu.nccl, gpu.numa_node) for gpu in header.accelerators} == {("host memory", "2.23.4", 0)}
     for iteration, ops in zip(record.iterations, read_ops(record.path), strict=True):
         assert_ops_explain_times(header, iteration, ops)
+    assert_closed(log, ranks)
+
+
+def assert_closed(log: Path, ranks: int) -> None:
+    """Every rank has destroyed the communicators that it made: children before parents, nothing in flight."""
+    for rank in range(ranks):
+        own = [call for call in calls(log) if call["world_rank"] == rank]
+        made = [call["comm"] for call in own if call["call"] in {"ncclCommInitRankConfig", "ncclCommSplit"}]
+        destroyed = [(call["comm"], call["in_flight"]) for call in own if call["call"] == "ncclCommDestroy"]
+        assert made
+        assert destroyed == [(comm, 0) for comm in reversed(made)]
 
 
 def test_a_strategy_delivers_right_data_over_mpi_from_the_memory_of_gpus(mpi: Mpi, tmp_path: Path) -> None:
@@ -138,14 +150,22 @@ def test_a_message_that_never_comes_ends_the_job_at_the_timeout_and_names_the_op
 def test_the_check_finds_one_wrong_bit_and_the_communicators_are_closed_all_the_same(
     cupy_mpi: Mpi, stand_in: StandIn, tmp_path: Path
 ) -> None:
+    log = tmp_path / "calls"
     program = on_gpus("dp", *NCCL, "--check", "--record", str(tmp_path))
 
-    completed = cupy_mpi.launch(2, program, env=stand_in.environment(fault="wrong:1:3"))
+    completed = cupy_mpi.launch(2, program, env=stand_in.environment(fault="wrong:1:3", log=log))
 
     assert (completed.returncode, said(completed.stderr)) == (1, [])
     assert re.search(
         r"FAILED: wrong data: rank 1 \(\S+, host:1\) op \d+ \(allreduce/world gradient\[3\]\): ", completed.stdout
     )
+    assert_closed(log, 2)
+
+
+def test_nccl_that_does_not_start_is_one_line_with_the_advice(cupy_mpi: Mpi, stand_in: StandIn) -> None:
+    completed = cupy_mpi.launch(2, on_gpus("dp", *NCCL, "--no-record"), env=stand_in.environment(fault="id"))
+
+    assert re.fullmatch(r"NCCL does not start: .*; NCCL_DEBUG=INFO says why; .*", refusal(completed))
 
 
 def test_two_ranks_on_one_gpu_are_named_before_nccl_starts(cupy_mpi: Mpi, stand_in: StandIn, tmp_path: Path) -> None:
@@ -157,7 +177,7 @@ def test_two_ranks_on_one_gpu_are_named_before_nccl_starts(cupy_mpi: Mpi, stand_
     assert re.fullmatch(
         r"rank 0 \((\S+), host:0\) and rank 1 \(\1, host:0\) drive one GPU, host memory HOST-0; .*", refusal(completed)
     )
-    assert not log.exists() or "CommInit" not in log.read_text()
+    assert not log.exists() or [call for call in calls(log) if "Comm" in call["call"]] == []
 
 
 def test_two_versions_of_nccl_are_refused(cupy_mpi: Mpi, stand_in: StandIn) -> None:

@@ -57,6 +57,15 @@ def leave_unexpected_errors_to_the_rank_that_has_them() -> None:
     raise AssertionError("the error was swallowed")
 
 
+def wait_for_late_ranks_within_the_patience() -> None:
+    def fail_or_be_late() -> None:
+        if comm.rank == 1:
+            raise PreflightError("NCCL does not start")
+        time.sleep(0.2)
+
+    assert outcome(lambda: agree(comm, fail_or_be_late, patience=30)) == ("NCCL does not start", 2)
+
+
 def take_what_the_first_rank_makes() -> None:
     asked = []
 
