@@ -36,9 +36,9 @@ class Ended(NamedTuple):
 
     @property
     def complaint(self) -> str:
-        """How it failed, with its last words."""
+        """How it failed, with its last words; empty where it did not."""
         words = _PREFIX.sub("", last_line(self.err) or last_line(self.out))
-        return f"{self.failure}: {words}" if words else self.failure
+        return f"{self.failure}: {words}" if self.failure and words else self.failure
 
 
 class Prober(Protocol):

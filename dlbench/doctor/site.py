@@ -81,15 +81,15 @@ async def pmi(prober: Prober, mpi: Finding) -> Finding:
     needed = family.pmi if family else ""
     facts = {"offered": offered, "needed": needed, "started": started}
     if listed.absent:
-        found = f"no srun; mpiexec connects its ranks itself{started and f'; here: {started}'}"
-        return Finding(state="missing", found=found, remedy=GET_SLURM, facts=facts)
+        found = "no srun; mpiexec connects its ranks itself"
+        return Finding(state="unknown", found=found, note=started, facts=facts)
     if not offered:
-        return Finding(state="broken", found=f"srun --mpi=list {listed.complaint or 'lists nothing'}", facts=facts)
+        found = f"srun --mpi=list {listed.complaint or 'lists nothing'}"
+        return Finding(state="broken", found=found, note=started, facts=facts)
     found = f"srun offers {', '.join(offered)}" + (f"; {family.name} needs {needed}" if family else "")
     if needed and not any(name == needed or name.startswith(f"{needed}_v") for name in offered):
-        return Finding(
-            state="broken", found=found, remedy=f"mpiexec, or a SLURM with the plugin mpi_{needed}", facts=facts
-        )
+        remedy = f"start ranks with mpiexec, or have SLURM's plugin mpi_{needed} installed"
+        return Finding(state="broken", found=found, note=started, remedy=remedy, facts=facts)
     return Finding(state="ok", found=found, note=started, facts=facts)
 
 
@@ -105,5 +105,9 @@ def _started(environment: Mapping[str, str]) -> str:
     """Which launcher this process was started by, and what it has set; empty where there is none."""
     claim = launcher_claim(environment)
     set_here = [f"{name}={environment[name]}" for name in _PMI_VARIABLES if name in environment]
-    words = [f"started by {claim.launcher} as rank {claim.rank} of {claim.size}"] if claim else []
+    words = []
+    if claim and claim.variable == "SLURM_NTASKS":
+        words = [f"in a SLURM job of {counted(claim.size, 'task')}"]
+    elif claim:
+        words = [f"started by {claim.launcher} as rank {claim.rank} of {claim.size}"]
     return shown(", ".join([*words, *set_here]))

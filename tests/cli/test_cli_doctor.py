@@ -124,7 +124,7 @@ def test_a_laptop_without_gpu_and_slurm_is_no_failure(capsys: pytest.CaptureFixt
     assert (code, lines[-1]) == (0, "OK")
     assert uses(lines) == {
         "runs on CPUs": "yes",
-        "--launcher srun": "slurm, pmi",
+        "--launcher srun": "slurm",
         "dlbench submit to a cluster": "slurm",
         "--backend nccl": "driver, cupy",
         "--backend mpi --buffers gpu": "driver, cupy",
