@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from dlbench.errors import one_line
 from dlbench.records.measures import TotalEnergy, total_energy
 from dlbench.records.reader import Record
-from dlbench.records.schema import Energy, Header, Iteration, ops_path
+from dlbench.records.schema import Energy, Header, Iteration
 from dlbench.records.throttling import Throttling
 from dlbench.records.validator import ABSOLUTE_TOLERANCE, RELATIVE_TOLERANCE
 
@@ -241,7 +241,7 @@ def _row(record: Record) -> dict[str, Any]:
         "mode": header.labels.get(_MODE, ""),
         "nodes": len(set(header.hosts)),
         "samples": header.local_batch * header.replicas,
-        "has_ops": bool(header.op_tables) and ops_path(record.path).exists(),
+        "has_ops": bool(header.op_tables),
         "status": "killed" if end is None else end.status,
         "reason": "" if end is None else end.reason,
     }
