@@ -26,6 +26,7 @@ import typer
 
 from dlbench import __version__
 from dlbench.arguments import ArgumentParser, at_least
+from dlbench.cli.forwarding import add_command
 from dlbench.quantities import duration, si, significant
 from dlbench.specs import DTYPE_BYTES, load_gpu, load_model
 from dlbench.strategies import STRATEGIES, Configuration, configure, get_strategy
@@ -36,6 +37,7 @@ from dlbench.strategies.messages import memory, message_table
 from dlbench.strategies.ops import Op, Scope, op_row
 from dlbench.strategies.options import DEFAULT_GPU, add_workload_arguments, workload_options
 
+HELP = "Show what a strategy computes and communicates on N ranks, without running it."
 WIDTH = 80
 EXAMPLES = """examples:
   dlbench describe dp_pp_tp -n 256                    a run of the paper
@@ -47,16 +49,7 @@ EXAMPLES = """examples:
 
 def register(app: typer.Typer) -> None:
     """Add the command to the application."""
-    app.command(
-        "describe",
-        help="Show what a strategy computes and communicates on N ranks, without running it.",
-        context_settings={"allow_extra_args": True, "ignore_unknown_options": True},
-        add_help_option=False,
-    )(_command)
-
-
-def _command(context: typer.Context) -> None:
-    describe(context.args)
+    add_command(app, "describe", HELP, describe)
 
 
 def describe(argv: Sequence[str]) -> None:
@@ -77,7 +70,7 @@ def describe(argv: Sequence[str]) -> None:
 def _parser() -> ArgumentParser:
     parser = ArgumentParser(
         prog="dlbench describe",
-        description="Show what a strategy computes and communicates on N ranks, without running it.",
+        description=HELP,
         epilog=EXAMPLES,
     )
     parser.add_argument("strategy", metavar="STRATEGY", help=", ".join(STRATEGIES))

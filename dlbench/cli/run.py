@@ -9,6 +9,7 @@ from collections.abc import Sequence
 import typer
 
 from dlbench.arguments import ArgumentParser
+from dlbench.cli.forwarding import add_command
 from dlbench.cli.launching import add_launch_arguments, start
 from dlbench.errors import OptionError
 from dlbench.runtime.options import check_request, parse_request, run_parser
@@ -29,16 +30,7 @@ EXAMPLES = """examples:
 
 def register(app: typer.Typer) -> None:
     """Add the command to the application."""
-    app.command(
-        "run",
-        help=HELP,
-        context_settings={"allow_extra_args": True, "ignore_unknown_options": True},
-        add_help_option=False,
-    )(_command)
-
-
-def _command(context: typer.Context) -> None:
-    run(context.args)
+    add_command(app, "run", HELP, run)
 
 
 def run(argv: Sequence[str]) -> None:
