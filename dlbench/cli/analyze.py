@@ -14,7 +14,7 @@ import typer
 from dlbench import __version__
 from dlbench.arguments import ArgumentParser, path
 from dlbench.cli.forwarding import add_command
-from dlbench.cli.selection import add_filters, add_results, add_statistics, load_results
+from dlbench.cli.selection import add_filters, add_output, add_results, add_statistics, load_results
 
 if TYPE_CHECKING:
     from dlbench.analysis.results import Results
@@ -61,10 +61,7 @@ def _parser() -> ArgumentParser:
     add_results(parser)
     add_filters(parser)
     add_statistics(parser)
-    output = parser.add_argument_group("output")
-    output.add_argument("--json", action="store_true", help="print one JSON document instead of tables")
-    output.add_argument("--csv", type=path, metavar="DIR", help="also write every table to DIR/NAME.csv")
-    output.add_argument(
+    add_output(parser).add_argument(
         "--parquet", type=path, metavar="DIR", help="also write every table to DIR/NAME.parquet; needs pyarrow"
     )
     return parser

@@ -58,6 +58,16 @@ def add_filters(parser: ArgumentParser) -> None:
     )
 
 
+def add_output(parser: ArgumentParser, *, plots: bool = False) -> argparse._ArgumentGroup:
+    """Add the options that say where tables go, and with `plots` the figures."""
+    group = parser.add_argument_group("output")
+    group.add_argument("--json", action="store_true", help="print one JSON document instead of tables")
+    group.add_argument("--csv", type=path, metavar="DIR", help="also write every table to DIR/NAME.csv")
+    if plots:
+        group.add_argument("--plots", type=path, metavar="DIR", help="also draw the figures into DIR")
+    return group
+
+
 def add_seed(parser: ArgumentParser) -> None:
     """Add the seed of the bootstrap, as `arguments.seed`."""
     parser.add_argument(

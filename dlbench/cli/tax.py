@@ -13,7 +13,7 @@ import typer
 from dlbench import __version__
 from dlbench.arguments import ArgumentParser, at_least, path
 from dlbench.cli.forwarding import add_command
-from dlbench.cli.selection import add_filters, add_seed, load_results, names, progress_shown
+from dlbench.cli.selection import add_filters, add_output, add_seed, load_results, names, progress_shown
 from dlbench.cli.trace_inputs import add_inputs, add_traces, check_kind, record_notes, tolerance_seconds, trace_files
 from dlbench.errors import OptionError, one_line
 
@@ -89,10 +89,7 @@ def _parser() -> ArgumentParser:
         metavar="FILE",
         help="further classes of culprits: YAML with a list classes of name, on (gpu or cpu) and pattern",
     )
-    output = parser.add_argument_group("output")
-    output.add_argument("--json", action="store_true", help="print one JSON document instead of tables")
-    output.add_argument("--csv", type=path, metavar="DIR", help="also write every table to DIR/NAME.csv")
-    output.add_argument("--plots", type=path, metavar="DIR", help="also draw the figures into DIR")
+    add_output(parser, plots=True)
     return parser
 
 
