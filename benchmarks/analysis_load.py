@@ -25,6 +25,7 @@ from typing import Any
 import msgspec
 import numpy as np
 from msgspec.structs import replace
+from records import header as small_header
 
 from dlbench.analysis.campaign import Campaign
 from dlbench.analysis.load import load
@@ -73,28 +74,19 @@ class Job:
 
 def header(job: Job) -> Header:
     """Header with what a live run notes."""
-    ranks = job.ranks
     operations = [name.split("/") for name in CLASSES[job.strategy]]
-    return Header(
+    return replace(
+        small_header(job.ranks),
         run_id="",
-        created="2026-01-02T03:04:05Z",
         strategy=job.strategy,
         model={"name": "vit-h", "hidden_size": 1280, "layers": 32, "heads": 16, "parameters": 632404480},
         gpu={"name": "h100", "peak_flops": {"bf16": 9.89e14}, "memory_bandwidth": 3.35e12, "memory_bytes": 80 * 10**9},
-        world_size=ranks,
-        replicas=ranks,
-        degrees={},
-        dtype="bf16",
-        local_batch=16,
-        microbatches=1,
-        sequence_length=257,
-        compute="sleep",
         backend=Backend(name="mpi", library="MPICH Version: 5.0.2", carrier="MPI_UINT16_T", launcher="srun"),
         messages=[
             Message(
                 operation=operation,
                 scope=scope,
-                group_size=ranks,
+                group_size=job.ranks,
                 count=50,
                 elements=12648089,
                 bytes=25296178,
@@ -106,11 +98,9 @@ def header(job: Job) -> Header:
         memory_bytes=2529617920,
         system=job.system,
         placement=job.placement,
-        seed=0,
-        hosts=[f"nid{rank // 4:06}" for rank in range(ranks)],
-        devices=["NVIDIA GH200 120GB"] * ranks,
+        devices=["NVIDIA GH200 120GB"] * job.ranks,
         environment={f"SLURM_VARIABLE_{number}": "x" * 40 for number in range(40)},
-        clock=clock(ranks),
+        clock=clock(job.ranks),
         packages={"dlbench": "0.1.0", "python": "3.12.3", "numpy": "2.4.6", "mpi4py": "4.1.2"},
         command=["python", "-m", "dlbench.dp", "--record", "results"],
         options={"sync": "barrier", "progress": "poll", **{f"option_{number}": number for number in range(30)}},
