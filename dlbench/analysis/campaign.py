@@ -28,8 +28,8 @@ KEY = ("system", "strategy", "model", "gpus", "placement")
 FACTORS = (
     *KEY,
     *("mode", "pp", "tp", "ep", "sharding", "dtype", "gpu", "local_batch", "microbatches", "sequence_length"),
-    *("buckets", "units", "scale", "time_scale", "compute", "backend", "library", "persistent", "sync", "progress"),
-    "simulated",
+    *("buckets", "units", "scale", "time_scale", "compute", "precision", "backend", "library", "buffers", "persistent"),
+    *("sync", "progress", "simulated"),
 )
 """Columns of `runs` that define a configuration: runs are pooled only where all of them are equal."""
 
@@ -49,7 +49,7 @@ RUNS: Schema = {
     **dict.fromkeys(("dtype", "gpu"), str),
     **dict.fromkeys(("local_batch", "microbatches", "sequence_length", "buckets", "units"), np.int64),
     **dict.fromkeys(("scale", "time_scale"), np.float64),
-    **dict.fromkeys(("compute", "backend", "library"), str),
+    **dict.fromkeys(("compute", "precision", "backend", "library", "buffers"), str),
     "persistent": bool,
     **dict.fromkeys(("sync", "progress", "experiment", "job"), str),
     "concurrent_jobs": np.int64,

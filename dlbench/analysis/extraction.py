@@ -229,7 +229,7 @@ def _row(record: Record) -> dict[str, Any]:
     row: dict[str, Any] = {
         **{name: getattr(header, name) for name in _COPIED},
         **{name: header.degrees.get(name, 1) for name in ("pp", "tp", "ep", "sharding")},
-        **{name: str(header.options.get(name, "")) for name in ("sync", "progress")},
+        **{name: str(header.options.get(name, "")) for name in ("buffers", "sync", "progress")},
         **{LABEL + one_line(name): value for name, value in header.labels.items() if name != _MODE},
         "path": str(record.path),
         "model": str(header.model.get("name", "")),
@@ -237,6 +237,7 @@ def _row(record: Record) -> dict[str, Any]:
         "gpus": header.world_size,
         "backend": header.backend.name,
         "library": header.backend.library,
+        "precision": str(header.options.get("compute_precision", "")),
         "persistent": header.backend.persistent,
         "mode": header.labels.get(_MODE, ""),
         "nodes": len(set(header.hosts)),

@@ -84,6 +84,8 @@ def test_iterations_of_all_runs_of_a_configuration_are_pooled(tmp_path: Path) ->
         ("library", {"backend": {"name": "mpi", "library": "MPICH 4.0", "carrier": "MPI_UINT16_T"}}),
         ("mode", {"labels": {"mode": "queue"}}),
         ("sync", {"options": {"sync": "none", "progress": "poll"}}),
+        ("buffers", {"options": {"sync": "barrier", "progress": "poll", "buffers": "gpu"}}),
+        ("precision", {"options": {"sync": "barrier", "progress": "poll", "compute_precision": "tf32"}}),
         ("placement", {"placement": "inter-group"}),
         ("simulated", {"simulated": True}),
     ],
