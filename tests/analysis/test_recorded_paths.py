@@ -142,6 +142,29 @@ def test_every_iteration_is_explained_by_itself_and_warm_ups_are_not(tmp_path: P
     assert [each.seconds for each in found.culprits] == pytest.approx([0.2, 0.3])
 
 
+def test_ranks_that_run_freely_show_the_delay_wherever_nothing_else_is_larger(tmp_path: Path) -> None:
+    # No barrier: ranks begin an iteration up to 20 ms apart and vary by up to 20 ms in each phase. Rank 1 is delayed by
+    # 100 ms before its backward pass, which in every fourth iteration takes rank 0 150 ms longer.
+    random = np.random.default_rng(3)
+    begins, arrays = [], []
+    for index in range(20):
+        begin, forward, backward = 100.0 * index + random.uniform(0, 0.02, (3, 2))
+        forward, backward = forward - 100 * index + 0.1, backward - 100 * index + 0.1
+        delay, held = (0.0, 0.1), (0.15 if index % 4 == 3 else 0.0, 0.0)
+        forth = begin + forward
+        done = forth + delay + backward + held
+        leave = done.max() + 0.01
+        begins.append(begin - begin.min())
+        arrays.append([[(b, f), (f + d, e), (e, leave)] for b, f, d, e in zip(begin, forth, delay, done, strict=True)])
+    record = write_taxed(tmp_path, arrays, PHASES)
+    for skew in begins:
+        record.write_text(record.read_text().replace('"skew": [0.0, 0.0]', f'"skew": {skew.tolist()}', 1))
+    found = explained(record)[1].culprits
+    expected = [("backward", 0, False) if index % 4 == 3 else ("backward", 1, True) for index in range(20)]
+    assert [(each.name, each.rank, each.idle) for each in found] == expected
+    assert [each.seconds for each in found if each.idle] == pytest.approx([0.1] * 15)
+
+
 def test_paths_are_left_out_where_they_are_not_asked_for(tmp_path: Path) -> None:
     times: Times = [[(0.0, 0.1), (0.1, 0.3), (0.3, 0.8)]] * 2
     recorded, _ = recorded_collectives(write_taxed(tmp_path, [times], PHASES), paths=False)
