@@ -106,6 +106,7 @@ class NcclCommunicator:
         self._library = library
         self._handle = handle
         self._stream = device.stream()
+        self._stream_ptr = self._stream.ptr
         self._events: list[Event] = []
         self._exchanges: dict[tuple[NcclBuffer, NcclBuffer], Callable[[int], None]] = {}
         self._next_question = 0
@@ -220,7 +221,7 @@ class NcclCommunicator:
 
     def _start(self, buffers: tuple[NcclBuffer, ...], call: Callable[..., None], *arguments: int) -> NcclRequest:
         try:
-            call(*arguments, self._stream.ptr)
+            call(*arguments, self._stream_ptr)
         except self._library.NcclError as error:
             raise self._failed(error) from error
         return self._mark(buffers)

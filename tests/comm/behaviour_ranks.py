@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from dlbench.accelerator.protocol import Kind
 from dlbench.comm.device_mpi import check_gpu_support
 from dlbench.comm.library import MPI, version
 from dlbench.comm.mpi import MpiCommunicator
@@ -96,7 +97,8 @@ def check_progress(world: MpiCommunicator) -> None:
 
 def check_gpu_buffers() -> None:
     """The libraries from PyPI know nothing of GPUs: they would read addresses of device memory, and crash."""
-    for kind, name in (("cuda", "CUDA"), ("hip", "ROCm")):
+    kinds: dict[Kind, str] = {"cuda": "CUDA", "hip": "ROCm"}
+    for kind, name in kinds.items():
         try:
             check_gpu_support(kind)
         except PreflightError as error:

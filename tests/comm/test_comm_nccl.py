@@ -46,19 +46,19 @@ class World:
 
 
 @pytest.mark.parametrize(
-    ("operation", "call"),
+    ("operation", "received", "call"),
     [
-        ("iallreduce", ("allReduce", A_START, B_START, 6, BF16, SUM, 701)),
-        ("iallgather", ("allGather", A_START, B_START, 6, BF16, 701)),
-        ("ireduce_scatter", ("reduceScatter", A_START, B_START, 6, BF16, SUM, 701)),
+        ("iallreduce", 6, ("allReduce", A_START, B_START, 6, BF16, SUM, 701)),
+        ("iallgather", 18, ("allGather", A_START, B_START, 6, BF16, 701)),
+        ("ireduce_scatter", 2, ("reduceScatter", A_START, B_START, 2, BF16, SUM, 701)),
     ],
 )
 def test_an_event_is_recorded_behind_the_collective_on_the_stream_of_the_communicator(
-    nccl: ModuleType, operation: str, call: tuple[Any, ...]
+    nccl: ModuleType, operation: str, received: int, call: tuple[Any, ...]
 ) -> None:
     world = World(nccl)
 
-    getattr(world.comm, operation)(*world.buffers())
+    getattr(world.comm, operation)(world.comm.allocate(6, "bf16"), world.comm.allocate(received, "bf16"))
 
     assert world.log == [call, ("record", 1, 701)]
 

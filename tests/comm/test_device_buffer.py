@@ -103,7 +103,7 @@ def test_an_empty_buffer_has_a_guard_only() -> None:
 
 def test_counts_go_beyond_32_bits() -> None:
     """On a device whose memory has no content, since uploads of 4.4 GB take their time."""
-    device = LoggingDevice()
+    device: Any = LoggingDevice()
 
     buffer = DeviceBuffer(device, 2_200_000_000, BF16)
 
