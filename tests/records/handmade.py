@@ -6,6 +6,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+from builder import header
+
 CLOCK = {
     "reference": 0.0,
     "offset": [0.0, 0.5],
@@ -15,45 +17,16 @@ CLOCK = {
     "unix_epoch": 1.7e9,
 }
 
-HEADER: dict[str, Any] = {
-    "kind": "header",
-    "schema_version": 1,
-    "run_id": "dp-2",
-    "created": "2026-01-02T03:04:05Z",
-    "strategy": "dp",
-    "model": {"name": "vit-h", "parameters": 632404480},
-    "gpu": {"name": "Grün"},
-    "world_size": 2,
-    "replicas": 2,
-    "degrees": {},
-    "dtype": "bf16",
-    "local_batch": 16,
-    "microbatches": 1,
-    "sequence_length": 257,
-    "buckets": 1,
-    "compute": "sleep",
-    "backend": {"name": "mpi", "library": "MPICH 5.0.2", "carrier": "MPI_UINT16_T"},
-    "messages": [
-        {
-            "operation": "allreduce",
-            "scope": "world",
-            "group_size": 2,
-            "count": 1,
-            "elements": 1000,
-            "bytes": 2000,
-            "blocking": False,
-        }
-    ],
-    "memory_bytes": 4000,
-    "seed": 7,
-    "hosts": ["nid1", "nid2"],
-    "devices": ["cpu", "cpu"],
-    "environment": {},
-    "clock": CLOCK,
-    "packages": {"numpy": "2.0"},
-    "command": ["python", "-m", "dlbench.dp"],
-    "options": {"iterations": 2},
-}
+HEADER: dict[str, Any] = header(
+    "dp-2",
+    2,
+    gpu={"name": "Grün"},
+    hosts=["nid1", "nid2"],
+    clock=CLOCK,
+    packages={"numpy": "2.0"},
+    command=["python", "-m", "dlbench.dp"],
+    options={"iterations": 2},
+)
 
 WARMUP: dict[str, Any] = {
     "kind": "iteration",

@@ -180,10 +180,15 @@ except RecordError as error:
 """
 
 
+def importing() -> dict[str, str]:
+    """Environment of a script that imports the records written by hand."""
+    folder = Path(__file__).parent
+    return os.environ | {"PYTHONPATH": f"{folder}{os.pathsep}{folder.parent}"}
+
+
 def run_script(script: str, *arguments: object) -> subprocess.CompletedProcess[str]:
-    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parent)}
     command = [sys.executable, "-c", script, *map(str, arguments)]
-    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
+    return subprocess.run(command, env=importing(), capture_output=True, text=True, timeout=60, check=False)
 
 
 def test_a_full_disk_is_one_line_and_leaves_no_half_line(tmp_path: Path) -> None:
@@ -212,9 +217,8 @@ for index in range(1_000_000):
 
 @pytest.mark.parametrize("moment", [0.0, 0.003, 0.011])
 def test_a_killed_run_keeps_every_iteration_that_it_finished(tmp_path: Path, moment: float) -> None:
-    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parent)}
     run = subprocess.Popen(
-        [sys.executable, "-c", ENDLESS, str(tmp_path)], env=environment, stdout=subprocess.PIPE, text=True
+        [sys.executable, "-c", ENDLESS, str(tmp_path)], env=importing(), stdout=subprocess.PIPE, text=True
     )
     assert run.stdout is not None
     while run.stdout.readline() != "20\n":

@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 import numpy as np
+from builder import header as small_header
 from numpy.typing import NDArray
 
 from dlbench.records.schema import ClockModel, Header
@@ -42,24 +43,11 @@ OPTIONS: dict[str, Any] = {
     "json": False,
 }
 
-HEADER: dict[str, Any] = {
-    "kind": "header",
-    "run_id": "dp-2-by-hand",
-    "created": "2026-01-02T03:04:05Z",
-    "strategy": "dp",
-    "model": {"name": "vit-h", "parameters": 632404480},
-    "gpu": {"name": "b200"},
-    "world_size": 2,
-    "replicas": 2,
-    "degrees": {},
-    "dtype": "bf16",
-    "local_batch": 16,
-    "microbatches": 1,
-    "sequence_length": 257,
-    "buckets": 50,
-    "compute": "sleep",
-    "backend": {"name": "mpi", "library": "MPICH 5.0.2", "carrier": "MPI_UINT16_T"},
-    "messages": [
+HEADER: dict[str, Any] = small_header(
+    "dp-2-by-hand",
+    2,
+    buckets=50,
+    messages=[
         {
             "operation": "allreduce",
             "scope": "world",
@@ -70,24 +58,15 @@ HEADER: dict[str, Any] = {
             "blocking": False,
         }
     ],
-    "ideal_seconds": 0.00712966,
-    "memory_bytes": 2529617920,
-    "seed": 0,
-    "hosts": ["nid1", "nid2"],
-    "devices": ["cpu", "cpu"],
-    "environment": {},
-    "clock": {
-        "reference": 0.0,
-        "offset": [0, 0],
-        "drift": [0, 0],
-        "uncertainty": [0, 0],
-        "drift_uncertainty": [0, 0],
-        "unix_epoch": 1.7e9,
-    },
-    "packages": {"dlbench": "1.2.3"},
-    "command": ["python", "-m", "dlbench.dp"],
-    "options": {"sync": "barrier", "progress": "poll"},
-}
+    ideal_seconds=0.00712966,
+    memory_bytes=2529617920,
+    system="",
+    placement="",
+    seed=0,
+    hosts=["nid1", "nid2"],
+    packages={"dlbench": "1.2.3"},
+    command=["python", "-m", "dlbench.dp"],
+)
 
 CLOCK_MODEL = ClockModel(
     reference=0.0,
