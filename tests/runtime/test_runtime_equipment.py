@@ -1,0 +1,131 @@
+"""What a rank runs with: whose memory is counted, what drives requests, and the order in which all of it is closed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from host_device import HostDriver
+
+from dlbench.accelerator.protocol import GpuFacts, Reading
+from dlbench.comm.library import MPI
+from dlbench.runtime.agreement import AgreedExit
+from dlbench.runtime.equipment import Equipment
+from dlbench.runtime.hosts import Host
+from dlbench.runtime.options import parse_request, run_parser
+from dlbench.runtime.situation import Situation
+
+# ViT-H has 632 404 480 parameters of 2 bytes, which an all-reduce sends from one buffer and receives into another.
+MESSAGES = 4 * 632_404_480
+
+
+class Counted(Host):
+    """Host that writes down how many bytes its rank needs."""
+
+    needed: list[int] = []  # noqa: RUF012
+
+    def check_memory(self, needed: int, scale: float) -> None:
+        self.needed.append(needed)
+
+
+@pytest.fixture
+def host(monkeypatch: pytest.MonkeyPatch) -> Counted:
+    monkeypatch.setattr(Counted, "needed", [])
+    return Counted("nid1", MPI.COMM_SELF, cores=1)
+
+
+def equipment(host: Host, *argv: str, driver: Any = None) -> Equipment:
+    """Equipment of a single rank that runs DP with those options."""
+    request = parse_request("dp", run_parser("dp", "dp"), ["--model=vit-h", *argv])
+    return Equipment(
+        MPI.COMM_SELF,
+        request,
+        request.configuration(2),  # a world of one has no messages
+        host=host,
+        situation=Situation(0, host.name),
+        driver=driver,
+    )
+
+
+def test_messages_and_products_of_a_run_without_gpus_are_counted_on_the_host(host: Counted) -> None:
+    slept = equipment(host)
+    slept.prepare()
+    multiplied = equipment(host, "--compute=gemm")
+    multiplied.prepare()
+
+    assert host.needed[0] == MESSAGES
+    assert 0 < host.needed[1] - MESSAGES <= 3 * 80 * 2**20  # three pools
+    assert (slept.places, slept.energy_source) == ([], None)
+
+
+@pytest.mark.parametrize("compute", ["sleep", "gemm"])
+def test_what_lies_on_the_gpu_is_not_counted_on_the_host(host: Counted, compute: str) -> None:
+    equipment(host, "--buffers=gpu", f"--compute={compute}", driver=HostDriver).prepare()
+    assert host.needed == [0]
+
+
+def test_a_gpu_that_spins_leaves_the_messages_on_the_host(host: Counted) -> None:
+    spinning = equipment(host, "--compute=spin", driver=HostDriver)
+    spinning.prepare()
+    assert host.needed == [MESSAGES]
+    assert [place.facts.uuid for place in spinning.places] == ["HOST-0"]
+
+
+def test_what_does_not_fit_the_gpu_is_refused_when_the_communicators_have_taken_theirs(host: Counted) -> None:
+    tight = equipment(host, "--buffers=gpu", driver=lambda: HostDriver(memory_bytes=10**9))
+    tight.prepare()
+    with pytest.raises(AgreedExit) as leave:
+        tight.connect()
+    tight.close()
+
+    # 0.99 × 1 GB / 2.5296 GB = 0.391
+    assert leave.value.exit_code == 2
+    assert leave.value.message == (
+        "rank 0 (nid1, host:0): host memory has 1.00 GB of memory free, but its rank needs 2.53 GB for messages; "
+        "--scale 0.39 would fit"
+    )
+
+
+@pytest.mark.parametrize(("progress", "driven"), [("poll", True), ("none", False)])
+def test_requests_in_flight_are_driven_where_that_is_asked_for(host: Counted, progress: str, driven: bool) -> None:
+    equipped = equipment(host, f"--progress={progress}")
+    equipped.prepare()
+    equipped.connect()
+    assert (equipped.progress() is not None) == driven
+    equipped.close()
+
+
+def test_a_driver_that_lacks_something_ends_the_run_with_the_rank_and_its_host(host: Counted) -> None:
+    with pytest.raises(AgreedExit, match=r"^rank 0 \(nid1\): the host device has no GPU$") as leave:
+        equipment(host, "--buffers=gpu", driver=lambda: HostDriver(0)).prepare()
+    assert leave.value.exit_code == 2
+    with pytest.raises(AgreedExit, match=r"^rank 0 \(nid1\): the host device has no NCCL$"):
+        equipment(host, "--backend=nccl", driver=HostDriver).prepare()
+
+
+def test_what_was_opened_is_closed_in_the_reverse_order(host: Counted, monkeypatch: pytest.MonkeyPatch) -> None:
+    closed: list[str] = []
+
+    class Meter:
+        source = "counter"
+
+        def read(self) -> Reading:
+            raise AssertionError("nothing was measured")
+
+        def close(self) -> None:
+            closed.append("meter")
+
+    class Driver(HostDriver):
+        def meter(self, facts: GpuFacts) -> Meter:
+            return Meter()
+
+    equipped = equipment(host, "--buffers=gpu", "--compute=spin", driver=Driver)
+    equipped.prepare()
+    equipped.connect()
+    parts = (("compute", equipped.compute), ("all ranks", equipped.world), *equipped.communicators.items())
+    for name, part in parts:
+        monkeypatch.setattr(part, "close", lambda name=name, close=part.close: (close(), closed.append(str(name))))
+    equipped.close()
+
+    assert equipped.energy_source == "counter"
+    assert closed == ["world", "all ranks", "compute", "meter"]
