@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from dlbench.analysis.campaign import Campaign
+from dlbench.analysis.columns import counted
 from dlbench.analysis.programs import Programs, communication_class
 from dlbench.analysis.samples import Configuration, configurations, measured
 from dlbench.analysis.traces.collectives import Collectives
@@ -106,7 +107,8 @@ def _of_group(group: Collectives) -> BlockTimes:
     seconds = group.enter[1:] - group.leave[:-1]
     apart = (seconds >= 0).all(axis=1)
     overlapping = int(np.count_nonzero(~apart))
-    note = f"{group.group}: {overlapping} collectives began before the one before had ended, and end no block"
+    early = counted(overlapping, "collective")
+    note = f"{group.group}: {early} began before the one before had ended, which makes no block"
     return BlockTimes(
         source=group.group,
         labels=tuple(f"{before[1]} {before[2]} B → {after[1]} {after[2]} B" for before, after in codes),
@@ -169,7 +171,7 @@ def of_configuration(campaign: Campaign, configuration: Configuration, notes: li
             reading, ops = _Run(campaign.paths[run], notes), campaign.ops(run)
             indices = frame["iteration"][(frame["run"] == run) & (frame["iteration"] < len(ops))].tolist()
             for place, index in enumerate(indices, start=number):
-                of_run += reading.parts(_checked(ops, index), place)
+                of_run += reading.parts(ops, index, place)
         except UnreadableRecord as error:
             notes.append(f"left out: {error}")
             continue
@@ -181,7 +183,7 @@ def of_configuration(campaign: Campaign, configuration: Configuration, notes: li
 
 
 def _checked(ops: OpsReader, index: int) -> NDArray[np.float64]:
-    """The array of an iteration. Raises `UnreadableRecord` where times are impossible; NaN are those of no op."""
+    """The array of an iteration. Raises `UnreadableRecord` for impossible times; what is no op is NaN."""
     array = ops[index]
     if np.isinf(array).any() or (array[..., 1] < array[..., 0]).any():
         raise UnreadableRecord(ops.path, f"array {index}: an op ends before it begins, or never")
@@ -228,11 +230,14 @@ class _Run:
             if blocks and several and sum(map(len, alike.values())) < len(several):
                 notes.append(f"{header.run_id}: ranks of scope {scope} run different programs, which share no blocks")
 
-    def parts(self, ops: NDArray[np.float64], iteration: int) -> Iterator[tuple[str, _Part]]:
-        """Block times in the ops array of an iteration, shape (ranks, ops, 2)."""
+    def parts(self, ops: OpsReader, index: int, iteration: int) -> Iterator[tuple[str, _Part]]:
+        """Block times in the ops array of this index. Raises `UnreadableRecord` where it has impossible times."""
+        array = _checked(ops, index)
         for scope, number, blocks, groups in self._performed:
             communicates = self._communicates[number]
-            own = ops[np.array(groups), : len(communicates)]
+            own = array[np.array(groups), : len(communicates)]
+            if np.isnan(own).any():
+                raise UnreadableRecord(ops.path, f"array {index}: an op has no time")
             enter, leave = own[..., 0], own[..., 1]
             spent = np.cumsum(np.where(communicates, leave - enter, 0.0), axis=-1)
             for place, block in enumerate(blocks):

@@ -122,7 +122,7 @@ COLUMNS: dict[str, Column] = {
     "seconds_b": Column("time B", *_MILLISECONDS),
     "ratio": Column("B/A", "", _fixed(3)),
     "source": Column("group"),
-    "group_size": Column("fitted"),
+    "group_size": Column("group size"),
     "block_seconds": Column("block a", *_MILLISECONDS),
     "spread_seconds": Column("spread b", *_MILLISECONDS),
     "tail_location": Column("μ", "b", _fixed(4)),

@@ -208,6 +208,8 @@ class _Document(msgspec.Struct):
 class Fitted:
     """What the bandwidth law takes of a fit."""
 
+    source: str
+    """Whose block times were fitted."""
     taxes: list[Tax]
     """One per distribution."""
     block: float
@@ -234,7 +236,7 @@ def read_fit(path: Path, source: str | None = None) -> Fitted:
         raise OptionError(f"{path}: not one fit{'' if source is None else f' of {source!r}'}; {hint}")
     taxes = [_tax(row, document.predictions) for row in fitted]
     domains = set.intersection(*(set(tax.intervals) for tax in taxes))
-    return Fitted(taxes, fitted[0].block_seconds, sorted(domains))
+    return Fitted(fitted[0].source, taxes, fitted[0].block_seconds, sorted(domains))
 
 
 def _tax(row: _FitRow, predictions: Sequence[_PredictionRow]) -> Tax:

@@ -1,7 +1,8 @@
 """`dlbench bandwidth`: the bandwidth that is still worth buying, with and without what ranks wait for the slowest.
 
-With `--json` the output is one object: dlbench (version), alpha and message, elasticity, and bandwidth and flops:
-arrays whose objects have the columns of `dlbench.analysis.bandwidth` as keys, in SI units.
+With `--json` the output is one object: dlbench (version), alpha and message, elasticity, with `--flops-factor` block
+and today (bandwidth), and bandwidth and flops: arrays whose objects have the columns of `dlbench.analysis.bandwidth` as
+keys, in SI units.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from dlbench import __version__
 from dlbench.arguments import ArgumentParser, at_least, more_than, path, text
 from dlbench.cli.extremes import counts
 from dlbench.cli.forwarding import add_command
-from dlbench.errors import OptionError
+from dlbench.errors import OptionError, one_line
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -65,7 +66,8 @@ def bandwidth(argv: Sequence[str]) -> None:
     from dlbench.analysis.export import json_text, rows, write_frames  # noqa: PLC0415 - pandas takes its time
 
     arguments = _parser().parse_args(argv)
-    frames = _frames(arguments)
+    given = _given(arguments)
+    frames = _frames(arguments, given)
     written: list[Path] = []
     if arguments.csv:
         written += write_frames(frames, Path(arguments.csv))
@@ -75,10 +77,12 @@ def bandwidth(argv: Sequence[str]) -> None:
 
         written += save(draw(frames).plots, Path(arguments.plots))
     if arguments.json:
-        given = {name: getattr(arguments, name) for name in ("alpha", "message", "elasticity")}
-        print(json_text({"dlbench": __version__, **given, **{name: rows(frame) for name, frame in frames.items()}}))
+        parameters = {name: getattr(arguments, name) for name in ("alpha", "message", "elasticity")}
+        if arguments.flops_factor:
+            parameters |= {"block": given.block, "today": arguments.bandwidth or TODAY}
+        print(json_text({"dlbench": __version__, **parameters, **{name: rows(each) for name, each in frames.items()}}))
         return
-    for line in _lines(frames, arguments, written):
+    for line in _lines(frames, arguments, given, written):
         print(line)
 
 
@@ -90,25 +94,28 @@ def quantity(units: Mapping[str, float], kind: str, *, bare: bool = False) -> Ca
         found = pattern.fullmatch(value)
         number = float(found["number"]) * units.get(found["unit"] or "", 1.0) if found else 0.0
         if not _SMALLEST <= number < _LARGEST:
-            raise ArgumentTypeError(f"expected {kind} above 0 with a unit of {', '.join(units)}, found {value!r}")
+            raise ArgumentTypeError(f"expected {kind} with a unit of {', '.join(units)}, found {value!r}")
         return number
 
     return convert
 
 
-_duration = quantity(_TIMES, "a time")
-_scaled = quantity(_TIMES, "a time, or a number,", bare=True)
+_duration = quantity(_TIMES, "a time above 0")
+_scaled = quantity(_TIMES, "a number above 0, or such a time", bare=True)
+_magnitude = quantity(_TIMES, "a number, or a time", bare=True)
 
 
 def _size(value: str) -> float:
     if power := re.fullmatch(r"2\^([0-9]|[1-5][0-9]|6[0-2])", value):
         return 2.0 ** int(power[1])
-    return quantity(_SIZES, "a size", bare=True)(value)
+    return quantity(_SIZES, "a size above 0", bare=True)(value)
 
 
 def _location(value: str) -> float:
     """A location may lie below 0."""
-    return -_scaled(value[1:]) if value.startswith("-") else 0.0 if value == "0" else _scaled(value)
+    if value == "0":
+        return 0.0
+    return -_magnitude(value[1:]) if value.startswith("-") else _magnitude(value)
 
 
 def _elasticity(value: str) -> float:
@@ -164,7 +171,7 @@ def _parser() -> ArgumentParser:
     grown.add_argument("--block", type=_duration, metavar="TIME", help="a: mean block time (default that of the fit)")
     grown.add_argument(
         "--bandwidth",
-        type=quantity(_RATES, "a bandwidth"),
+        type=quantity(_RATES, "a bandwidth above 0"),
         metavar="RATE",
         help="today's, whose elasticity is kept (default 450GB/s)",
     )
@@ -181,6 +188,8 @@ class _Given(NamedTuple):
     taxes: Sequence[Tax]
     domains: Sequence[int]
     block: float | None
+    fit: str = ""
+    """Where the taxes are from, unless their parameters were given."""
 
 
 def _given(arguments: argparse.Namespace) -> _Given:
@@ -194,7 +203,9 @@ def _given(arguments: argparse.Namespace) -> _Given:
         if named:
             raise OptionError(f"{named[0]} contradicts --from-fit, whose file has it; leave one out")
         fitted = read_fit(Path(arguments.from_fit), arguments.source)
-        return _Given(fitted.taxes, arguments.domain or fitted.domains or DOMAINS, arguments.block or fitted.block)
+        domains = arguments.domain or fitted.domains or DOMAINS
+        fit = f"{arguments.from_fit}: {fitted.source}, groups of {fitted.taxes[0].group_size} ranks"
+        return _Given(fitted.taxes, domains, arguments.block or fitted.block, fit)
     if arguments.source:
         raise OptionError("--source chooses a group of --from-fit; name its file")
     domains = arguments.domain or DOMAINS
@@ -212,14 +223,13 @@ def _given(arguments: argparse.Namespace) -> _Given:
     return _Given([tax], domains, arguments.block)
 
 
-def _frames(arguments: argparse.Namespace) -> dict[str, pd.DataFrame]:
+def _frames(arguments: argparse.Namespace, given: _Given) -> dict[str, pd.DataFrame]:
     """The tables by their names."""
     from dlbench.analysis.bandwidth import Collective, Computation, bandwidths, end_to_end  # noqa: PLC0415
     from dlbench.analysis.model_tables import BANDWIDTHS, FLOPS  # noqa: PLC0415
 
     collective = Collective(alpha=arguments.alpha, message=arguments.message, elasticity=arguments.elasticity)
     topologies = _topologies(arguments.topology)
-    given = _given(arguments)
     frames = {BANDWIDTHS.name: bandwidths(collective, topologies, given.domains, given.taxes)}
     ignored = [name for name in ("block", "bandwidth") if getattr(arguments, name) is not None]
     if ignored and not arguments.flops_factor:
@@ -252,17 +262,21 @@ def _topologies(names: Sequence[str]) -> list[Topology]:
     return found
 
 
-def _lines(frames: dict[str, pd.DataFrame], arguments: argparse.Namespace, written: Sequence[Path]) -> Iterator[str]:
+def _lines(
+    frames: dict[str, pd.DataFrame], arguments: argparse.Namespace, given: _Given, written: Sequence[Path]
+) -> Iterator[str]:
     from dlbench.analysis.model_tables import BANDWIDTHS, FLOPS, with_intervals  # noqa: PLC0415
     from dlbench.analysis.tables import build  # noqa: PLC0415
-    from dlbench.analysis.terminal import text_lines  # noqa: PLC0415
+    from dlbench.analysis.terminal import comment, text_lines  # noqa: PLC0415
     from dlbench.quantities import duration, si  # noqa: PLC0415
 
     yield f"# dlbench {__version__} bandwidth"
     yield f"# message    {si(arguments.message, 'B')}, latency {duration(arguments.alpha)}"
     yield f"# elasticity {arguments.elasticity:g}"
-    if FLOPS.name in frames:
-        yield f"# today      {si(arguments.bandwidth or TODAY, 'B/s')}"
+    if given.fit:
+        yield from comment(f"wait       {one_line(given.fit)}")
+    if FLOPS.name in frames and given.block:
+        yield f"# today      {si(arguments.bandwidth or TODAY, 'B/s')}, block {duration(given.block)}"
     for layout in (BANDWIDTHS, FLOPS):
         if layout.name in frames:
             yield "#"

@@ -172,7 +172,7 @@ def test_a_collective_that_begins_before_the_last_has_ended_ends_no_block() -> N
     leave = np.array([[1, 1], [3, 3], [5, 5]], dtype=float)
     (found,) = of_collectives([collectives(enter, leave, [8, 8, 8])])
     assert found.seconds.tolist() == [[1, 1]]
-    assert found.notes == ("dp (0-1): 1 collectives began before the one before had ended, and end no block",)
+    assert found.notes == ("dp (0-1): 1 collective began before the one before had ended, which makes no block",)
 
 
 def test_one_collective_encloses_no_block() -> None:
@@ -189,15 +189,22 @@ def test_block_times_of_traces_are_what_the_ranks_computed(tmp_path: Path) -> No
     assert found.waits == pytest.approx(np.full(4, 11e-6), abs=1e-9)  # of 22, 11 and 0 µs
 
 
-@pytest.mark.parametrize("time", [float("inf"), -1.0])
-def test_a_run_with_impossible_times_is_left_out_beside_others(tmp_path: Path, time: float) -> None:
+@pytest.mark.parametrize(
+    ("time", "said"),
+    [
+        (float("inf"), "an op ends before it begins, or never"),
+        (-1.0, "an op ends before it begins, or never"),
+        (NAN, "an op has no time"),
+    ],
+)
+def test_a_run_with_impossible_times_is_left_out_beside_others(tmp_path: Path, time: float, said: str) -> None:
     one = [ops(0, 1, 2, 3, 4)] * 2
     bad = [ops(0, 1, 2, 3, 4), [[0, 1], [1, time], [2, 3], [3, 4]]]
     record(tmp_path, TWO_BLOCKS, [WARMUP, one, bad], name="damaged")
     (found,), notes = record(tmp_path, TWO_BLOCKS, [WARMUP, one])
     assert found.block.tolist() == [0, 1]
     arrays = tmp_path / "damaged.ops.npy"
-    assert notes == [f"left out: {arrays}: array 2: an op ends before it begins, or never"]
+    assert notes == [f"left out: {arrays}: array 2: {said}"]
 
 
 def test_ops_that_were_cut_are_said(tmp_path: Path) -> None:

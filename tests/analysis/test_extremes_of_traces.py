@@ -34,6 +34,8 @@ def test_traces_are_fitted_as_records_are(tmp_path: Path, capsys: pytest.Capture
     # Eight normal ranks of 1 ms wait 1.4236 ms; forty instances tell it to a tenth.
     assert row["collective_seconds"] == pytest.approx(0.0014236, rel=0.15)
     assert row["collective_seconds"] == pytest.approx(row["measured_seconds"], rel=1e-3)
+    assert row["error"] == pytest.approx(row["tau"] / row["measured_seconds"] - 1)
+    assert abs(row["error"]) < 0.05  # groups of 4 predict 8, which were measured
     assert "strategy" not in row
 
 

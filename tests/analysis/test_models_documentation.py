@@ -9,7 +9,7 @@ import pytest
 
 from dlbench.analysis.bandwidth import BANDWIDTH, FLOPS, TOPOLOGIES
 from dlbench.analysis.campaign import Schema
-from dlbench.analysis.columns import COLUMNS
+from dlbench.analysis.columns import COLUMNS, column
 from dlbench.analysis.model_tables import BANDWIDTHS, FIT_COLUMNS, FITS, PREDICTION_COLUMNS, PREDICTIONS
 from dlbench.analysis.model_tables import FLOPS as FLOPS_LAYOUT
 from dlbench.analysis.tables import Layout
@@ -43,6 +43,18 @@ def test_every_column_that_is_shown_exists(columns: Schema, layout: Layout) -> N
 def test_times_have_a_unit_in_their_heading(columns: Schema) -> None:
     times = {name for name in columns if name.endswith(("seconds", "tau"))}
     assert {COLUMNS[name].unit for name in times} <= {"ms"}
+
+
+@pytest.mark.parametrize("columns", [columns for _, columns, _ in TABLES])
+def test_the_headings_of_the_terminal_stand_beside_the_columns(columns: Schema) -> None:
+    rows = re.findall(r"^\| (`[^|]+) \| ((?:[^|\\]|\\\|)+) \|", PAGE, re.MULTILINE)
+    pairs = {
+        (name.strip("`"), heading)
+        for names, headings in rows
+        for name, heading in zip(names.split(", "), headings.replace("\\|", "|").split(", "), strict=False)
+    }
+    shown = {name for name in columns if not name.endswith(("_low", "_high")) and name != "reason"}
+    assert {(name, column(name).heading) for name in shown} - pairs == set()
 
 
 @pytest.mark.parametrize("topology", TOPOLOGIES)

@@ -295,3 +295,19 @@ def test_help_has_examples(call: Command) -> None:
     code, out, _ = call("--help")
     assert code == 0
     assert "dlbench bandwidth --from-fit fit.json --topology ring" in out
+
+
+def test_the_output_says_whose_waits_it_takes_and_what_is_taken_for_today(call: Command, tmp_path: Path) -> None:
+    arguments = ["--from-fit", fit(tmp_path / "fit.json"), "--flops-factor", "2", "--domain", "8"]
+    code, out, _ = call(*arguments)
+    assert code == 0
+    header = [line for line in out.splitlines() if line.startswith(("# wait ", "# today"))]
+    assert header == [
+        f"# wait       {tmp_path}/fit.json: world, groups of 4 ranks",
+        "# today      450.0 GB/s, block 10.00 ms",
+    ]
+    code, out, _ = call(*arguments, "--bandwidth", "900GB/s", "--json")
+    document = json.loads(out)
+    assert (document["today"], document["block"]) == (900e9, 0.01)
+    code, out, _ = call("--domain", "8", "--json")
+    assert {"today", "block"}.isdisjoint(json.loads(out))
