@@ -108,7 +108,7 @@ def test_events_without_a_valid_time_are_dropped_and_counted(tmp_path: Path) -> 
 def test_the_real_trace_has_its_events() -> None:
     found = events(shared_file("traces/dlrm8/rank3.pt.trace.json.gz"))
     assert found.notes == []
-    assert found.rank == 3
+    assert found.communication.rank == 3
     assert {found.tracks[code] for code in found.track[found.communication_events]} == {Track(3, 84)}
     launches = found.correlation[found.of("cuda_runtime")]
     assert np.isin(found.correlation[found.communication_events], launches).all()

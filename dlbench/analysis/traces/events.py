@@ -79,9 +79,6 @@ class Events:
     Arrays have shape (events,); `name`, `category` and `track` are indices into the lists.
     """
 
-    path: Path
-    rank: int | None
-    world_size: int | None
     names: list[str]
     categories: list[str]
     """In the new spelling; one that the file spells in two ways stands twice."""
@@ -100,6 +97,7 @@ class Events:
     flows: Flows
     waits: Waits
     communication: Communication
+    """With the rank, where the metadata names it."""
     communication_events: NDArray[np.int64]
     """Row in the events of each communication kernel."""
     notes: list[str]
@@ -179,9 +177,6 @@ class _Columns:
         base = base_nanoseconds(reader.metadata)
         categories = [_CATEGORIES.get(name or "", name or "") for name in self._categories]
         return Events(
-            path=reader.path,
-            rank=communication.rank,
-            world_size=communication.world_size,
             names=[name or "" for name in self._names],
             categories=categories,
             tracks=[Track(*track) for track in self._tracks],
