@@ -122,7 +122,7 @@ GROUP_TAX = Layout(
     first=("run_id",),
     key=("name", "group"),
     measures=(
-        *(*_COUNTS, "tau_range", "share_first", "uncertainty"),
+        *(*_COUNTS, "tau_range", "tau_range_p95", "share_first", "share_median", "uncertainty"),
         *("known", "straggler", "straggler_share", "straggler_p", "stretches", "expected_stretches", "stretches_p"),
         "verdict",
     ),

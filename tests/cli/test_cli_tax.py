@@ -81,6 +81,15 @@ def test_the_tables_show_medians_in_microseconds(tax: Command) -> None:
     assert stragglers == ["1", "8", "8", "100.0", "7200.0", "450000"]  # two others wait 3.6 s in all
 
 
+def test_groups_have_median_95th_percentile_and_the_shares_of_waiting(tax: Command) -> None:
+    groups = tax("run.jsonl")[1].split("# Groups and their stragglers")[1]
+    rows = [line.split()[3:] for line in groups.splitlines() if line.startswith("  allreduce/world")]
+    # Collectives, resolved, tau range with its interval, p95, and of the 8 s of the first rank 3.6 s: it and the median
+    # rank wait for rank 1, by 0.1 to 0.8 s.
+    assert rows[0][:7] == ["8", "8", "450000", "100000", "800000", "765000", "45.0"]
+    assert rows[1][0] == "45.0"
+
+
 def test_only_the_largest_are_shown(tax: Command) -> None:
     out = tax("run.jsonl", "--top", "2")[1]
     shown = [
