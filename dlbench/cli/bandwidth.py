@@ -21,6 +21,7 @@ from dlbench import __version__
 from dlbench.arguments import ArgumentParser, at_least, more_than, path, text
 from dlbench.cli.extremes import counts
 from dlbench.cli.forwarding import add_command
+from dlbench.cli.selection import add_output
 from dlbench.errors import OptionError, one_line
 
 if TYPE_CHECKING:
@@ -175,10 +176,7 @@ def _parser() -> ArgumentParser:
         metavar="RATE",
         help="today's, whose elasticity is kept (default 450GB/s)",
     )
-    output = parser.add_argument_group("output")
-    output.add_argument("--json", action="store_true", help="print one JSON document instead of tables")
-    output.add_argument("--csv", type=path, metavar="DIR", help="also write every table to DIR/NAME.csv")
-    output.add_argument("--plots", type=path, metavar="DIR", help="also draw the figures into DIR")
+    add_output(parser, plots=True)
     return parser
 
 
