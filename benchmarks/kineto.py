@@ -17,7 +17,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -138,21 +138,24 @@ def measure(name: str, path: Path, empty: Path) -> Reading:
     return Reading(events, seconds, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)
 
 
-def measured(name: str, path: Path, empty: Path, repetitions: int) -> Reading:
-    """The best time and the largest memory of several processes."""
+def measured(name: str, path: Path, empty: Path) -> Reading:
+    """What a process of its own measures."""
     command = [sys.executable, __file__, "--reader", name, str(path), str(empty)]
-    found = []
-    for _ in range(repetitions):
-        printed = subprocess.run(command, check=True, capture_output=True, text=True).stdout
-        found.append(msgspec.json.decode(printed.splitlines()[-1], type=Reading))
+    printed = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    return msgspec.json.decode(printed.splitlines()[-1], type=Reading)
+
+
+def best(found: Sequence[Reading]) -> Reading:
+    """The shortest time and the largest memory."""
     return Reading(found[0].events, min(each.seconds for each in found), max(each.bytes for each in found))
 
 
 def compare(path: Path, empty: Path, repetitions: int) -> None:
-    """Print a row per reader."""
+    """Print a row per reader; they take turns."""
     size = path.stat().st_size
     names = [name for name in READERS if name != HTA or importlib.util.find_spec(HTA)]
-    readings = {name: measured(name, path, empty, repetitions) for name in names}
+    rounds = [{name: measured(name, path, empty) for name in names} for _ in range(repetitions)]
+    readings = {name: best([each[name] for each in rounds]) for name in names}
     events = readings["graph"].events
     print(f"# {size / _MEGABYTE:.1f} MB, {events} events")
     print(f"# {'':<8}{'CPU [s]':>10}{'MB/s':>8}{'events/s':>12}{'memory [MB]':>13}{'of file':>9}  bar")
