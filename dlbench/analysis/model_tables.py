@@ -231,12 +231,20 @@ def read_fit(path: Path, source: str | None = None) -> Fitted:
         raise OptionError(f"{path}: no output of dlbench extremes --json: {error}") from None
     fitted = [row for row in document.fits if source in (None, row.source)]
     if not fitted or len(fitted) != len({row.distribution for row in fitted}):
-        names = ", ".join(dict.fromkeys(row.source for row in document.fits)) or "none"
-        hint = f"choose one of its groups with --source: {names}" if source is None else f"its groups are {names}"
-        raise OptionError(f"{path}: not one fit{'' if source is None else f' of {source!r}'}; {hint}")
+        raise OptionError(
+            f"{path}: not one fit{'' if source is None else f' of {source!r}'}; {_which(document, fitted, source)}"
+        )
     taxes = [_tax(row, document.predictions) for row in fitted]
     domains = set.intersection(*(set(tax.intervals) for tax in taxes))
     return Fitted(fitted[0].source, taxes, fitted[0].block_seconds, sorted(domains))
+
+
+def _which(document: _Document, fitted: Sequence[_FitRow], source: str | None) -> str:
+    """How one fit can be chosen."""
+    if len({row.source for row in fitted}) == 1:
+        return f"{fitted[0].source} is of several configurations; fit one with dlbench extremes --where"
+    names = ", ".join(dict.fromkeys(row.source for row in document.fits)) or "none"
+    return f"choose one of its groups with --source: {names}" if source is None else f"its groups are {names}"
 
 
 def _tax(row: _FitRow, predictions: Sequence[_PredictionRow]) -> Tax:

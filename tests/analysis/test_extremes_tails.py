@@ -175,8 +175,9 @@ def test_predictions_by_likelihood_are_wrong_by_what_is_known(
 
 
 def test_for_a_pareto_parent_gumbel_is_far_too_low_and_the_gev_is_not() -> None:
-    """No figure is known to compare with. Maxima of a Pareto parent of index 3 are in the limit a GEV of shape 1/3, whose
-    mean grows as n^(1/3) and not as ln n: so the GEV has to be near, and Gumbel, which knows no such growth, far below.
+    """No figure is known to compare with, but the limit is: a GEV of shape 1/3, whose mean grows as n^(1/3).
+
+    So the GEV has to be near, and Gumbel, whose mean grows as ln n, far below.
     """
     gumbel, gev = (errors(PARENTS["pareto"], fit) for fit in (gumbel_by_likelihood, gev_by_likelihood))
     assert gumbel[0] < -40

@@ -123,7 +123,7 @@ def test_a_shape_of_1_or_more_in_a_file_is_refused(found: Extremes, tmp_path: Pa
 def test_a_fit_of_two_configurations_cannot_be_told_apart(found: Extremes, tmp_path: Path) -> None:
     path = tmp_path / "fit.json"
     path.write_text(json_text(document([of_run(found), of_run(found, strategy="fsdp")], 0, [])))
-    with pytest.raises(OptionError, match="not one fit of 'world'; its groups are world$"):
+    with pytest.raises(OptionError, match="not one fit of 'world'; world is of several configurations;"):
         read_fit(path, "world")
 
 

@@ -297,6 +297,19 @@ def test_help_has_examples(call: Command) -> None:
     assert "dlbench bandwidth --from-fit fit.json --topology ring" in out
 
 
+def test_a_group_of_several_configurations_is_no_single_fit(call: Command, tmp_path: Path) -> None:
+    path = tmp_path / "fit.json"
+    document = json.loads(Path(fit(path)).read_text())
+    path.write_text(json.dumps({**document, "fits": 2 * document["fits"]}))
+    said = "world is of several configurations; fit one with dlbench extremes --where"
+    assert call("--from-fit", str(path)) == (2, "", f"dlbench: {path}: not one fit; {said}\n")
+    assert call("--from-fit", str(path), "--source", "world") == (
+        2,
+        "",
+        f"dlbench: {path}: not one fit of 'world'; {said}\n",
+    )
+
+
 def test_the_output_says_whose_waits_it_takes_and_what_is_taken_for_today(call: Command, tmp_path: Path) -> None:
     arguments = ["--from-fit", fit(tmp_path / "fit.json"), "--flops-factor", "2", "--domain", "8"]
     code, out, _ = call(*arguments)
