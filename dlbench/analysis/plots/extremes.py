@@ -54,7 +54,7 @@ def _caption(found: Extremes) -> str:
     return (
         f"{_title(found)}: maxima of groups of {found.group_size} ranks as z-scores of their block times "
         f"(centring: {found.centring}), n = {len(found.maxima):,} of {counted(len(found.times), 'block')} on "
-        f"{found.times.ranks} ranks. Above, density and quantiles of the fits by L-moments; maxima far beyond the others "
+        f"{found.times.ranks} ranks. Above, density and quantiles of the fits by L-moments; maxima far beyond the rest "
         "are counted. Below, predicted against measured mean waits in groups of more ranks, and the mean wait against "
         f"the ranks of the group; shaded: more than {FARTHEST} times the fitted groups, where it is an extrapolation. "
         "Bars are 95 % bootstrap intervals."
