@@ -48,6 +48,8 @@ class Layout:
     """Command whose `--csv` writes all of its rows."""
     file: str = ""
     """Name of the file of these, where it is not `name`."""
+    samples: str = "iterations"
+    """What its estimates are over."""
 
     @property
     def whole(self) -> tuple[str, str]:
@@ -135,7 +137,7 @@ def build(layout: Layout, frame: pd.DataFrame, known: Collection[str] = (), most
         key=(*layout.first, *varying, *layout.key),
         measures=measures,
         statements=tuple(statement for statement in statements if statement.values),
-        remarks=(*cut, *_absences(frame, measures), *notes, *legend),
+        remarks=(*cut, *_absences(frame, measures, layout.samples), *notes, *legend),
     )
 
 
@@ -145,7 +147,7 @@ def _cut(layout: Layout, rows: int, most: int | None) -> Iterator[str]:
         yield f"{most} of {rows:,} rows are shown; all are in {file} of {command}"
 
 
-def _absences(frame: pd.DataFrame, measures: Sequence[str]) -> Iterator[str]:
+def _absences(frame: pd.DataFrame, measures: Sequence[str], samples: str) -> Iterator[str]:
     """Why numbers and intervals are absent."""
     reference = frame["gpus"] == frame["smallest"] if "smallest" in frame else pd.Series(False, index=frame.index)
     lacking = [
@@ -154,7 +156,7 @@ def _absences(frame: pd.DataFrame, measures: Sequence[str]) -> Iterator[str]:
         if f"{name}_low" in frame
     ]
     if any(column.any() for column in lacking):
-        yield f"{ABSENT} no 95 % interval below {FEWEST_SAMPLES} iterations, of a ratio on either side"
+        yield f"{ABSENT} no 95 % interval below {FEWEST_SAMPLES} {samples}, of a ratio on either side"
     if reference.any():
         yield f"{ABSENT} at the smallest number of GPUs, which is the reference: 100 % by definition"
     if "ideal_seconds" in measures and frame["ideal_seconds"].isna().any():

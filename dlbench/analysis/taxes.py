@@ -305,7 +305,8 @@ class Taxes:
                 tuple(name for name in names if self.recorded or name not in _OF_RECORDS)
                 for names in (layout.key, layout.measures)
             )
-            yield build(replace(layout, first=first, key=key, measures=measures), found, known, most)
+            samples = layout.samples if self.recorded else "collectives"
+            yield build(replace(layout, first=first, key=key, measures=measures, samples=samples), found, known, most)
 
     def frames(self) -> dict[str, pd.DataFrame]:
         """Every table by the name of its file."""

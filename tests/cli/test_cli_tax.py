@@ -162,6 +162,7 @@ def test_traces_are_read_by_rank_and_their_folder_too(tax: Command) -> None:
         assert "# clocks     waits are known to 2.000 µs; 0 collectives unresolved" in out
         row = next(line.split() for line in out.splitlines() if line.startswith("  allreduce/mesh_dp"))
         assert row[:5] == ["allreduce/mesh_dp", "1", "2", "2", "150.00"]
+    assert "# - no 95 % interval below 6 collectives, of a ratio on either side" in out
     assert "exposed" not in out.split("uncertainty: what")[1].split("Groups")[0]
     assert "iter." not in out
 
