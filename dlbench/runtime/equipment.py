@@ -82,9 +82,7 @@ class Equipment:
         self.world = self._opened.enter_context(closing(self._make_world()))
         self.communicators = {}
         for scope in self._configuration.scopes():
-            group = self._configuration.layout.group(scope, self._comm.rank)
-            communicator = self.world.split(color=group.start, key=self._comm.rank)
-            self.communicators[scope] = self._opened.enter_context(closing(communicator))
+            self.communicators[scope] = self._opened.enter_context(closing(self._split(scope)))
         agree(self._comm, self._check_gpu_memory)
 
     def progress(self) -> Callable[[], None] | None:
@@ -155,6 +153,10 @@ class Equipment:
             )
 
         return agree(self._comm, make, patience=_NCCL_SECONDS)
+
+    def _split(self, scope: Scope) -> Communicator[Any, Any]:
+        group = self._configuration.layout.group(scope, self._comm.rank)
+        return self.world.split(color=group.start, key=self._comm.rank)
 
     def _phases(self) -> list[Phase]:
         return [op.phase for op in self._configuration.ops(self._comm.rank) if isinstance(op, Compute)]

@@ -38,7 +38,7 @@ import numpy as np
 
 from dlbench.comm.library import MPI
 from dlbench.runtime.entry import main
-from dlbench.runtime.runner import Runner
+from dlbench.runtime.equipment import Equipment
 
 RANK = MPI.COMM_WORLD.rank
 
@@ -53,8 +53,8 @@ class Faithful:
 
 {sabotage}
 
-split = Runner._split
-Runner._split = lambda runner, scope: Sabotaged(split(runner, scope))
+split = Equipment._split
+Equipment._split = lambda equipment, scope: Sabotaged(split(equipment, scope))
 main({strategy!r})
 """
 

@@ -178,6 +178,7 @@ def built_header(*argv: str, strategy: str = "dp", ranks: int = 2) -> Header:
         remarks=["as the backend says"],
         hosts=["a"] * ranks,
         devices=["cpu"] * ranks,
+        places=[],
         backend=Backend(name="mpi", library="MPICH", carrier="MPI_UINT16_T"),
         compute={"spin": "50 us"},
         clock=CLOCK_MODEL,
