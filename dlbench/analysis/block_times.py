@@ -132,13 +132,31 @@ class _Block(NamedTuple):
     """Whether the collective that ends it is."""
 
 
-class _Part(NamedTuple):
-    """Instances of one block in one iteration of a run, over all groups that perform it."""
+class _Blocks(NamedTuple):
+    """The blocks of a program, and the groups whose ranks all run it."""
 
-    key: tuple[int, int, str]
+    scope: str
+    keys: list[tuple[int, int, str]]
+    """Number of the program, of the block, and its label."""
+    before: NDArray[np.int64]
+    after: NDArray[np.int64]
+    blocking: NDArray[np.bool_]
+    """As of `_Block`; shape (blocks,)."""
+    groups: NDArray[np.int64]
+    """Shape (groups, ranks)."""
+    communicates: NDArray[np.bool_]
+    """Shape (ops,): whether an op of the program does."""
+
+
+class _Part(NamedTuple):
+    """Instances of the blocks of a program in one iteration of a run."""
+
+    keys: list[tuple[int, int, str]]
     iteration: int
     seconds: NDArray[np.float64]
+    """Shape (blocks, groups, ranks)."""
     waits: NDArray[np.float64]
+    """Shape (blocks, groups)."""
 
 
 def of_campaign(campaign: Campaign) -> tuple[list[BlockTimes], list[str]]:
@@ -191,16 +209,15 @@ def _checked(ops: OpsReader, index: int) -> NDArray[np.float64]:
 
 
 def _joined(scope: str, factors: dict[str, Any], parts: Sequence[_Part]) -> BlockTimes:
-    keys = {key: code for code, key in enumerate(dict.fromkeys(part.key for part in parts))}
-    lengths = [len(part.seconds) for part in parts]
+    codes = {key: code for code, key in enumerate(dict.fromkeys(key for part in parts for key in part.keys))}
     return BlockTimes(
         source=scope,
         factors=factors,
-        labels=tuple(label for _, _, label in keys),
-        block=np.repeat([keys[part.key] for part in parts], lengths),
-        iteration=np.repeat([part.iteration for part in parts], lengths),
-        seconds=np.concatenate([part.seconds for part in parts]),
-        waits=np.concatenate([part.waits for part in parts]),
+        labels=tuple(label for _, _, label in codes),
+        block=np.concatenate([np.repeat([codes[key] for key in part.keys], part.waits.shape[1]) for part in parts]),
+        iteration=np.repeat([part.iteration for part in parts], [part.waits.size for part in parts]),
+        seconds=np.concatenate([part.seconds.reshape(part.waits.size, -1) for part in parts]),
+        waits=np.concatenate([part.waits.ravel() for part in parts]),
     )
 
 
@@ -214,9 +231,7 @@ class _Run:
             notes.append(f"{header.run_id}: one rank waits for nobody")
         tables = header.op_tables
         table_of = {rank: number for number, table in enumerate(tables) for rank in table.ranks}
-        self._communicates = [np.array([entry.op != "compute" for entry in table.ops]) for table in tables]
-        self._performed: list[tuple[str, int, list[_Block], list[range]]] = []
-        """Scope, number of the table, its blocks, and the groups whose ranks all run it."""
+        self._performed: list[_Blocks] = []
         for scope in header.groups:
             blocks = {number: found for number, table in enumerate(tables) if (found := [*_blocks(table.ops, scope)])}
             groups = {programs.group(scope, rank) for rank in range(header.world_size)}
@@ -226,28 +241,43 @@ class _Run:
                 numbers = {table_of.get(rank) for rank in group}
                 if len(numbers) == 1:
                     alike.setdefault(table_of[group[0]], []).append(group)
-            self._performed += [(scope, number, blocks[number], alike[number]) for number in blocks if number in alike]
+            self._performed += [
+                _performed(scope, number, tables[number].ops, blocks[number], alike[number])
+                for number in blocks
+                if number in alike
+            ]
             if blocks and several and sum(map(len, alike.values())) < len(several):
                 notes.append(f"{header.run_id}: ranks of scope {scope} run different programs, which share no blocks")
 
     def parts(self, ops: OpsReader, index: int, iteration: int) -> Iterator[tuple[str, _Part]]:
         """Block times in the ops array of this index. Raises `UnreadableRecord` where it has impossible times."""
         array = _checked(ops, index)
-        for scope, number, blocks, groups in self._performed:
-            communicates = self._communicates[number]
-            own = array[np.array(groups), : len(communicates)]
+        for scope, keys, before, after, blocking, groups, communicates in self._performed:
+            own = array[groups, : len(communicates)]
             if np.isnan(own).any():
                 raise UnreadableRecord(ops.path, f"array {index}: an op has no time")
-            enter, leave = own[..., 0], own[..., 1]
-            spent = np.cumsum(np.where(communicates, leave - enter, 0.0), axis=-1)
-            for place, block in enumerate(blocks):
-                first = block.before < 0
-                begin = enter[..., 0] if first else leave[..., block.before]
-                elsewhere = spent[..., block.after - 1] - (0.0 if first else spent[..., block.before])
-                seconds = enter[..., block.after] - begin - elsewhere
-                stay = leave[..., block.after] - enter[..., block.after]
-                waits = stay.mean(axis=-1) - stay.min(axis=-1) if block.blocking else np.full(len(groups), np.nan)
-                yield scope, _Part((number, place, block.label), iteration, seconds, waits)
+            enter, leave = np.moveaxis(own, (3, 2), (0, 1))
+            spent = np.zeros((len(communicates) + 1, *groups.shape))
+            np.cumsum(np.where(communicates[:, np.newaxis, np.newaxis], leave - enter, 0.0), axis=0, out=spent[1:])
+            begin = np.where((before < 0)[:, np.newaxis, np.newaxis], enter[0], leave[before])
+            seconds = enter[after] - begin - (spent[after] - spent[before + 1])
+            stay = leave[after] - enter[after]
+            waits = np.where(blocking[:, np.newaxis], stay.mean(axis=2) - stay.min(axis=2), np.nan)
+            yield scope, _Part(keys, iteration, seconds, waits)
+
+
+def _performed(
+    scope: str, number: int, ops: Sequence[OpEntry], blocks: Sequence[_Block], groups: Sequence[range]
+) -> _Blocks:
+    return _Blocks(
+        scope=scope,
+        keys=[(number, place, block.label) for place, block in enumerate(blocks)],
+        before=np.array([block.before for block in blocks]),
+        after=np.array([block.after for block in blocks]),
+        blocking=np.array([block.blocking for block in blocks]),
+        groups=np.array(groups),
+        communicates=np.array([entry.op != "compute" for entry in ops]),
+    )
 
 
 def _blocks(ops: Sequence[OpEntry], scope: str) -> Iterator[_Block]:
