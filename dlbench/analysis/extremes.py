@@ -405,10 +405,8 @@ def _sizes(times: BlockTimes, group_size: int, predict: Sequence[int]) -> list[i
     if group_size < 2:  # noqa: PLR2004
         raise OptionError(f"group size {group_size} is impossible: a rank waits for another; use 2 or more")
     if group_size > times.ranks:
-        raise OptionError(
-            f"{times.source}: groups of {group_size} ranks cannot be made of {times.ranks}; use --group-size "
-            f"{times.ranks} or less"
-        )
+        right = f"--group-size {times.ranks}{' or less' if times.ranks > 2 else ''}"  # noqa: PLR2004
+        raise OptionError(f"{times.source}: groups of {group_size} ranks cannot be made of {times.ranks}; use {right}")
     small = [size for size in predict if size < group_size]
     if small:
         raise OptionError(

@@ -327,6 +327,12 @@ def test_an_array_of_another_shape_is_refused() -> None:
         BlockTimes.of_array(np.ones((4, 8)), "times")
 
 
+def test_two_ranks_can_only_be_fitted_as_a_pair() -> None:
+    said = "block times: groups of 4 ranks cannot be made of 2; use --group-size 2"
+    with pytest.raises(OptionError, match=f"^{said}$"):
+        fitted(normal(1, 40, 2))
+
+
 @pytest.mark.parametrize(
     ("options", "said"),
     [
