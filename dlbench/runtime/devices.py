@@ -111,8 +111,8 @@ def device_index(local_rank: int, visible: int) -> int:
         return local_rank
     chosen = "".join(f", {name}={os.environ[name]}" for name in DEVICE_VARIABLES if name in os.environ)
     raise PreflightError(
-        f"rank {local_rank} of its host has no GPU: {visible} are visible{chosen}; start at most {visible} ranks on a "
-        f"host, or show them all its GPUs: {_OWN_GPU.format(local_rank + 1)}"
+        f"there is no GPU for local rank {local_rank}: {visible} are visible{chosen}; start at most {visible} ranks on "
+        f"a host, or show them all its GPUs: {_OWN_GPU.format(local_rank + 1)}"
     )
 
 
