@@ -80,8 +80,8 @@ def test_a_rank_without_a_gpu_says_what_is_visible_and_how_to_get_more(monkeypat
     with pytest.raises(PreflightError) as error:
         device_index(2, 2)
     assert str(error.value) == (
-        "there is no GPU for local rank 2: 2 are visible, CUDA_VISIBLE_DEVICES=0,1; start at most 2 ranks on a host, or "
-        "show them all its GPUs: srun --gpus-per-node=3 --gpu-bind=none"
+        "there is no GPU for local rank 2: 2 are visible, CUDA_VISIBLE_DEVICES=0,1; start at most 2 ranks on a host, "
+        "or show them all its GPUs: srun --gpus-per-node=3 --gpu-bind=none"
     )
 
 
