@@ -126,7 +126,7 @@ def test_what_allows_no_fit_is_a_note_beside_what_does(call: Command, results: s
     [
         ({"iterations": 10}, "world: 20 blocks were measured; a tail takes 30 or more"),
         ({"ranks": 1}, "no block times: run: one rank waits for nobody"),
-        ({"ranks": 2}, "world: groups of 4 ranks cannot be made of 2; use --group-size 2 or less"),
+        ({"ranks": 2}, "world: groups of 4 ranks cannot be made of 2; use --group-size 2"),
     ],
 )
 def test_runs_that_allow_no_fit_are_one_line(call: Command, tmp_path: Path, changes: Any, said: str) -> None:
