@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import uuid
+from collections.abc import Callable
 from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -28,14 +29,20 @@ _LARGEST_ELEMENT = 8
 
 
 class CupyDriver:
-    """The GPUs that CuPy sees. Raises `PreflightError` where CuPy is missing or does not load.
+    """The GPUs that CuPy sees. Raises `PreflightError` where driver or CuPy are missing, or CuPy does not load.
 
-    `find` imports a module by its name, or gives one in its place.
+    `find` imports a module by its name, or gives one in its place; `driver` tells of the driver.
     """
 
-    def __init__(self, find: presence.Find = importlib.import_module, sysfs: Path = Path("/sys")) -> None:
+    def __init__(
+        self,
+        find: presence.Find = importlib.import_module,
+        sysfs: Path = Path("/sys"),
+        driver: Callable[[], presence.Status] = presence.driver_status,
+    ) -> None:
         self._find = find
         self._sysfs = sysfs
+        presence.require_driver(driver())
         self._cupy = presence.load_cupy(find)
 
     def count(self) -> int:

@@ -9,8 +9,9 @@ import ctypes
 import importlib
 import os
 import re
+import tempfile
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, MutableMapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -83,9 +84,10 @@ def nccl_version(number: int) -> str:
     return f"{number // thousand}.{number % thousand // 100}.{number % 100}"
 
 
-def load_cupy(find: Find = importlib.import_module) -> Any:
+def load_cupy(find: Find = importlib.import_module, environment: MutableMapping[str, str] = os.environ) -> Any:
     """The module `cupy`. Raises `MissingError` where it is not installed or does not load."""
     try:
+        _keep_kernels_in_memory(environment)
         return find("cupy")
     except ModuleNotFoundError as error:
         if error.name != "cupy":
@@ -95,7 +97,22 @@ def load_cupy(find: Find = importlib.import_module) -> Any:
         raise _broken_cupy(error) from None
 
 
+def _keep_kernels_in_memory(environment: MutableMapping[str, str]) -> None:
+    """Have CuPy keep what it compiles to itself, unless the user has said where it belongs.
+
+    Importing CuPy makes a folder below $HOME otherwise, which compute nodes may not write to and all ranks share. The
+    folder that is named in its place exists already, and nothing is written to it.
+    """
+    if "CUPY_CACHE_DIR" not in environment and environment.setdefault("CUPY_CACHE_IN_MEMORY", "1") == "1":
+        environment["CUPY_CACHE_DIR"] = tempfile.gettempdir()
+
+
 def _broken_cupy(error: Exception) -> MissingError:
+    if isinstance(error, OSError) and (error.filename or isinstance(error, FileNotFoundError)):
+        return MissingError(
+            f"CuPy does not get its folder for compiled kernels: {error}",
+            "set CUPY_CACHE_DIR to a folder of this host that can be written to",
+        )
     why = next(iter(str(error.__cause__ or error).splitlines()), type(error).__name__)
     remedy = "load the module of the CUDA or ROCm that it was built for, or install the CuPy that fits"
     return MissingError(f"CuPy is installed, but does not load: {why}", remedy)
@@ -106,6 +123,12 @@ def _fitting_extra() -> str:
     if amd_driver_version():
         return "rocm"
     return "cuda13" if cuda_driver_number() >= _CUDA_13 else "cuda12"
+
+
+def require_driver(status: Status) -> None:
+    """Raise `MissingError` where the host has no driver, before CuPy is loaded, which takes its time."""
+    if status.what:
+        raise MissingError(status.what, status.remedy)
 
 
 def count(cupy: Any, environment: Mapping[str, str] = os.environ) -> int:

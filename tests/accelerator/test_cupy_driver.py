@@ -11,14 +11,20 @@ import pytest
 from fake_cupy import CUDARuntimeError, FakeCupy
 
 from dlbench.accelerator.cupy_driver import CupyDevice, CupyDriver
+from dlbench.accelerator.presence import Status
 from dlbench.accelerator.protocol import Device, Driver, GpuFacts
 from dlbench.accelerator.spin_kernel import CUDA_SOURCE, HIP_SOURCE
 from dlbench.errors import PreflightError
 
 
+def driver_of(cupy: FakeCupy, sysfs: Path = Path("/nowhere")) -> CupyDriver:
+    """The driver on a host that has one, whatever this host has."""
+    return CupyDriver(cupy.find, sysfs, lambda: Status("NVIDIA, CUDA 12.8"))
+
+
 def opened(cupy: FakeCupy, index: int = 0, sysfs: Path = Path("/nowhere")) -> CupyDevice:
     """A GPU, and none of the calls that opened it."""
-    device = CupyDriver(cupy.find, sysfs).open(index)
+    device = driver_of(cupy, sysfs).open(index)
     cupy.calls.clear()
     return device
 
@@ -29,19 +35,28 @@ def facts(cupy: FakeCupy, sysfs: Path = Path("/nowhere"), index: int = 0) -> Gpu
 
 def refusal(cupy: FakeCupy, index: int = 0) -> str:
     with pytest.raises(PreflightError) as refused:
-        CupyDriver(cupy.find).open(index)
+        driver_of(cupy).open(index)
     return str(refused.value)
 
 
 def test_it_is_a_driver_of_devices() -> None:
-    driver: Driver = CupyDriver(FakeCupy().find)
+    driver: Driver = driver_of(FakeCupy())
     device: Device = driver.open(0)
     assert device.facts.label == "cuda:0"
 
 
+def test_a_host_without_a_driver_is_refused_before_cupy_is_loaded_which_takes_long() -> None:
+    def find(name: str) -> Any:
+        raise AssertionError(f"{name} was loaded")
+
+    with pytest.raises(PreflightError) as refused:
+        CupyDriver(find, driver=lambda: Status("", "no GPU driver on this host", "run on a node with GPUs"))
+    assert str(refused.value) == "no GPU driver on this host; run on a node with GPUs"
+
+
 def test_a_gpu_is_made_current_and_proven_usable_before_anything_else_of_cupy() -> None:
     cupy = FakeCupy()
-    CupyDriver(cupy.find).open(1)
+    driver_of(cupy).open(1)
     assert cupy.calls[:2] == [("use", 1), ("Memory", 256)]
 
 
@@ -271,9 +286,9 @@ def test_without_a_compiler_a_spin_is_refused_with_what_brings_it() -> None:
 
 def test_nccl_is_cupys_own_module() -> None:
     cupy = FakeCupy()
-    assert CupyDriver(cupy.find).nccl() is cupy.nccl
+    assert driver_of(cupy).nccl() is cupy.nccl
 
 
 def test_there_is_no_meter_for_a_gpu_that_nvml_does_not_know() -> None:
     cupy = FakeCupy(hip=True)
-    assert CupyDriver(cupy.find).meter(facts(cupy)) is None
+    assert driver_of(cupy).meter(facts(cupy)) is None

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import importlib
+import os
 import pickle
 import resource
 import subprocess
 import sys
+import tempfile
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -89,6 +91,68 @@ def test_a_cupy_that_does_not_load_is_not_called_missing() -> None:
 def test_a_package_that_cupy_lacks_is_named() -> None:
     error = ModuleNotFoundError("No module named 'fastrlock'", name="fastrlock")
     assert "does not load: No module named 'fastrlock'" in refusal(lambda: presence.load_cupy(failing(error)))
+
+
+def noted_environment(given: dict[str, str]) -> dict[str, str]:
+    """Variables as CuPy finds them when it is imported."""
+    presence.load_cupy(lambda name: None, given)
+    return given
+
+
+def test_cupy_keeps_its_kernels_in_memory_and_is_given_a_folder_that_is_there_already(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    assert noted_environment({}) == {"CUPY_CACHE_DIR": str(tmp_path), "CUPY_CACHE_IN_MEMORY": "1"}
+
+
+@pytest.mark.parametrize(
+    "given",
+    [{"CUPY_CACHE_DIR": "/scratch/kernels"}, {"CUPY_CACHE_IN_MEMORY": "0"}],
+    ids=["a folder of the user's", "kernels on disk"],
+)
+def test_where_the_user_wants_kernels_to_be_they_are(given: dict[str, str]) -> None:
+    assert noted_environment(dict(given)) == given
+
+
+LOAD = """
+from dlbench.accelerator import presence
+try:
+    presence.load_cupy()
+except presence.MissingError as missing:
+    print(missing)
+"""
+
+
+def in_a_process(program: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Run Python in an environment in which nobody has said anything of CuPy."""
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith("CUPY_")}
+    command = [sys.executable, "-c", program]
+    return subprocess.run(
+        command, capture_output=True, text=True, check=False, timeout=60, env={**inherited, **environment}
+    )
+
+
+def test_cupy_loads_and_leaves_nothing_behind_where_home_cannot_be_written_to(tmp_path: Path) -> None:
+    pytest.importorskip("cupy", reason="CuPy is not installed")
+    done = in_a_process(LOAD, HOME="/proc/nohome", TMPDIR=str(tmp_path))
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_that_cupy_cannot_make_is_refused_with_the_variable_that_names_another() -> None:
+    pytest.importorskip("cupy", reason="CuPy is not installed")
+    done = in_a_process(LOAD, CUPY_CACHE_DIR="/proc/nofolder")
+    assert done.stdout == (
+        "CuPy does not get its folder for compiled kernels: [Errno 2] No such file or directory: '/proc/nofolder'; "
+        "set CUPY_CACHE_DIR to a folder of this host that can be written to\n"
+    )
+
+
+def test_a_library_that_does_not_load_is_not_taken_for_a_folder() -> None:
+    error = OSError("libcudart.so.12: cannot open shared object file")
+    assert "does not load: libcudart.so.12" in refusal(lambda: presence.load_cupy(failing(error), {}))
 
 
 def test_every_refusal_ends_a_run_as_a_mistake_in_what_was_asked() -> None:
