@@ -62,12 +62,21 @@ class Nvml(Protocol):
         """The same under its older name."""
 
 
-def pynvml() -> Nvml | None:
-    """The module, None where it is not installed."""
-    try:
-        return cast("Nvml", import_module("pynvml"))
-    except ImportError:
-        return None
+def pynvml(find: Callable[[str], Any] = import_module) -> Nvml | None:
+    """The module; None where it is not installed, or another one has its name."""
+    with suppress(Exception):  # whatever a module of that name does when it is imported
+        module = find("pynvml")
+        if issubclass(module.NVMLError, Exception):
+            return cast("Nvml", module)
+    return None
+
+
+def refusals(nvml: Nvml) -> tuple[type[Exception], ...]:
+    """What its functions raise: where library, driver or GPU do not tell, or the module is older than the function.
+
+    There are older modules of the same name, and others, with functions missing or with other arguments.
+    """
+    return nvml.NVMLError, AttributeError, TypeError
 
 
 def open_meter(facts: GpuFacts, library: Callable[[], Nvml | None] = pynvml) -> NvmlMeter | None:
@@ -75,9 +84,9 @@ def open_meter(facts: GpuFacts, library: Callable[[], Nvml | None] = pynvml) -> 
     nvml = library() if facts.kind == "cuda" and facts.pci else None
     if nvml is None:
         return None
-    with suppress(nvml.NVMLError):
+    with suppress(*refusals(nvml)):
         nvml.nvmlInit()
-        with suppress(nvml.NVMLError):
+        with suppress(*refusals(nvml)):
             meter = NvmlMeter(nvml, nvml.nvmlDeviceGetHandleByPciBusId(facts.pci))
             if not all(map(math.isnan, meter.read())):
                 return meter
@@ -95,6 +104,7 @@ class NvmlMeter:
 
     def __init__(self, nvml: Nvml, handle: Any) -> None:
         self._nvml = nvml
+        self._refusals = refusals(nvml)
         self._handle = handle
         self._sampler: PowerSampler | None = None
         self.source = ""
@@ -125,7 +135,7 @@ class NvmlMeter:
     def close(self) -> None:
         """Stop sampling, and release NVML."""
         self.stop_sampling()
-        with suppress(self._nvml.NVMLError):
+        with suppress(*self._refusals):
             self._nvml.nvmlShutdown()
 
     def _joules(self) -> float:
@@ -157,6 +167,6 @@ class NvmlMeter:
 
     def _ask(self, question: Callable[[], float]) -> float:
         """The answer; NaN for what library, driver or GPU do not support, or refuse."""
-        with suppress(self._nvml.NVMLError):
+        with suppress(*self._refusals):
             return float(question())
         return math.nan

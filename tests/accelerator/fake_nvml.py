@@ -76,6 +76,19 @@ class FakeNvml:
         return self.answers[name]
 
 
+class OlderNvml:
+    """A module of the same name and of another origin or age, which lacks some functions."""
+
+    def __init__(self, library: FakeNvml, *missing: str) -> None:
+        self._library = library
+        self._missing = missing
+
+    def __getattr__(self, name: str) -> Any:
+        if name in self._missing:
+            raise AttributeError(f"module 'pynvml' has no attribute {name!r}")
+        return getattr(self._library, name)
+
+
 def gpu(**changes: Any) -> GpuFacts:
     """Facts of the GPU, changed as asked."""
     facts: dict[str, Any] = {

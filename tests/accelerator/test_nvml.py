@@ -6,11 +6,12 @@ import ast
 import inspect
 import math
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from fake_nvml import FakeNvml, gpu
+from fake_nvml import FakeNvml, OlderNvml, gpu
 
 from dlbench.accelerator import nvml
 from dlbench.accelerator.nvml import Nvml, NvmlMeter, open_meter
@@ -41,6 +42,10 @@ def without(*names: str, **changes: Any) -> FakeNvml:
 
 def sampling_threads() -> list[threading.Thread]:
     return [thread for thread in threading.enumerate() if thread.name == "power sampling"]
+
+
+def asked_functions() -> list[str]:
+    return [name for name in vars(Nvml) if name.startswith("nvml")]
 
 
 def test_the_counter_of_the_gpu_is_read_in_joules() -> None:
@@ -128,6 +133,63 @@ def test_a_gpu_that_is_lost_during_the_run_does_not_fail_it() -> None:
     assert all(map(math.isnan, meter.read()))
 
 
+def test_a_module_from_before_the_reasons_were_renamed_has_them_under_the_older_name() -> None:
+    library: Any = OlderNvml(without(reasons=0x1, old_reasons=0x8), "nvmlDeviceGetCurrentClocksEventReasons")
+    assert opened(library).read().throttle == 0x8
+
+
+@pytest.mark.parametrize("missing", asked_functions())
+def test_a_function_that_the_module_lacks_fails_nothing(missing: str) -> None:
+    fake = FakeNvml(**HOPPER)
+    library: Any = OlderNvml(fake, missing)
+    meter = open_meter(gpu(), lambda: library)
+    if missing in {"nvmlInit", "nvmlDeviceGetHandleByPciBusId"}:
+        assert meter is None
+        assert fake.initialised == 0
+    else:
+        assert meter is not None
+        assert meter.read().sm_mhz == (
+            1980 if missing != "nvmlDeviceGetClockInfo" else pytest.approx(math.nan, nan_ok=True)
+        )
+        assert meter.source == ("counter" if missing != "nvmlDeviceGetTotalEnergyConsumption" else "sampled power")
+        meter.close()
+
+
+def test_a_function_with_other_arguments_fails_nothing() -> None:
+    class Other(FakeNvml):
+        def nvmlDeviceGetHandleByPciBusId(self, pciBusId: Any) -> Any:
+            raise TypeError("bytes or integer address expected instead of str instance")
+
+    library = Other(**HOPPER)
+    assert open_meter(gpu(), lambda: library) is None
+    assert library.initialised == 0
+
+
+def importing(outcome: object) -> Callable[[str], Any]:
+    """An import that has this outcome."""
+
+    def find(name: str) -> Any:
+        if isinstance(outcome, Exception):
+            raise outcome
+        return outcome
+
+    return find
+
+
+@pytest.mark.parametrize(
+    "outcome",
+    [ImportError("No module named 'pynvml'"), SyntaxError("print 'of Python 2'"), object(), OSError("libnvidia-ml")],
+    ids=["none", "of Python 2", "another one of that name", "broken"],
+)
+def test_a_module_that_is_not_the_one_of_nvml_is_as_good_as_none(outcome: object) -> None:
+    assert nvml.pynvml(importing(outcome)) is None
+
+
+def test_the_module_of_nvml_is_taken() -> None:
+    library = FakeNvml()
+    assert nvml.pynvml(importing(library)) is library
+
+
 @pytest.mark.parametrize(
     ("library", "facts"),
     [
@@ -151,10 +213,6 @@ def test_nvml_is_shut_down_with_the_meter() -> None:
     assert library.initialised == 1
     meter.close()
     assert library.initialised == 0
-
-
-def asked_functions() -> list[str]:
-    return [name for name in vars(Nvml) if name.startswith("nvml")]
 
 
 ALLOWED = {
