@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from itertools import groupby
 from typing import TYPE_CHECKING, NamedTuple
 
+from dlbench.accelerator.early import own_gpu
 from dlbench.accelerator.presence import nccl_version
 from dlbench.accelerator.protocol import Device, Driver, DriverLoader, GpuFacts
 from dlbench.comm.library import MPI
@@ -105,10 +106,9 @@ def device_index(local_rank: int, visible: int) -> int:
 
     Raises `PreflightError` where there is none for it.
     """
-    if visible == 1:
-        return 0
-    if local_rank < visible:
-        return local_rank
+    index = own_gpu(local_rank, visible)
+    if index is not None:
+        return index
     chosen = "".join(f", {name}={os.environ[name]}" for name in DEVICE_VARIABLES if name in os.environ)
     raise PreflightError(
         f"there is no GPU for local rank {local_rank}: {visible} are visible{chosen}; start at most {visible} ranks on "

@@ -9,6 +9,7 @@ from functools import partial
 from time import sleep
 from typing import TYPE_CHECKING
 
+from dlbench.accelerator.early import asks_for_gpu_buffers, make_current
 from dlbench.errors import UserError
 from dlbench.runtime.abort import SILENT_SECONDS, leave
 from dlbench.runtime.preflight import START_VARIABLE, launcher_claim, start_limit
@@ -47,6 +48,9 @@ def _run(program: str, situation: Situation, driver: DriverLoader | None) -> int
     limits = Limits(start_limit(os.environ), START_VARIABLE, _GRACE_SECONDS)
     watchdog = Watchdog(situation, limits, abort=leave)
     watchdog.start()
+    if driver is None and asks_for_gpu_buffers(sys.argv[1:]):
+        situation.enter("selecting the GPU")
+        make_current(os.environ)
     situation.enter("starting MPI")
     from dlbench.comm.library import MPI  # noqa: PLC0415 - it takes its time, and waits for all ranks
 

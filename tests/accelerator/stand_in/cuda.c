@@ -1,0 +1,68 @@
+/* A stand-in for NVIDIA's libcuda.so.1, as far as a rank asks it before MPI starts.
+ *
+ * STAND_IN_CUDA_LOG    file to which every context that becomes current is appended: its GPU, and whether a
+ *                      library of MPI was loaded by then
+ * STAND_IN_CUDA_GPUS   GPUs of the host (default 4)
+ * STAND_IN_CUDA_HANG   seconds that cuInit takes
+ */
+
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+static int number(const char *name, int otherwise) {
+    const char *text = getenv(name);
+    return text ? atoi(text) : otherwise;
+}
+
+static int mapped(const char *library) {
+    char line[1024];
+    int found = 0;
+    FILE *maps = fopen("/proc/self/maps", "r");
+    while (maps && fgets(line, sizeof line, maps)) {
+        found |= strstr(line, library) != NULL;
+    }
+    if (maps) {
+        fclose(maps);
+    }
+    return found;
+}
+
+int cuDriverGetVersion(int *version) {
+    *version = 12080;
+    return 0;
+}
+
+int cuInit(unsigned int flags) {
+    sleep((unsigned int)number("STAND_IN_CUDA_HANG", 0));
+    return flags ? 1 : 0;
+}
+
+int cuDeviceGetCount(int *count) {
+    *count = number("STAND_IN_CUDA_GPUS", 4);
+    return 0;
+}
+
+int cuDeviceGet(int *device, int ordinal) {
+    *device = ordinal;
+    return 0;
+}
+
+int cuDevicePrimaryCtxRetain(void **context, int device) {
+    *context = (void *)(intptr_t)(0x100000000 + device); /* more than 32 bits: a handle that is cut is found */
+    return 0;
+}
+
+int cuCtxSetCurrent(void *context) {
+    intptr_t device = (intptr_t)context - 0x100000000;
+    const char *log = getenv("STAND_IN_CUDA_LOG");
+    FILE *file = log ? fopen(log, "a") : NULL;
+    if (file) {
+        int mpi = mapped("/libmpi");
+        fprintf(file, "GPU %ld %s MPI is loaded\n", (long)device, mpi ? "after" : "before");
+        fclose(file);
+    }
+    return 0;
+}

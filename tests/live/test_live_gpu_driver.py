@@ -1,0 +1,95 @@
+"""What a run asks of the GPU's driver and when, under a real mpiexec; a stand-in for libcuda writes it down."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+from launch import Mpi
+from live_runs import command, on_mpich, said
+
+SOURCE = Path(__file__).parents[1] / "accelerator" / "stand_in" / "cuda.c"
+_FLAGS = ("-std=gnu11", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC")
+HAS_DRIVER = Path("/dev/nvidiactl").exists() or Path("/dev/kfd").exists()
+GPU_BUFFERS = ("--no-record", "--iterations", "1", "--buffers", "gpu")
+
+
+@pytest.fixture(scope="module")
+def driver(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Folder of a libcuda.so.1, and of a CuPy that is not there: what follows the driver is not of interest here."""
+    compiler = shutil.which(os.environ.get("CC", "cc"))
+    if compiler is None:
+        pytest.skip("no C compiler: the stand-in for libcuda needs cc")
+    folder = tmp_path_factory.mktemp("driver")
+    subprocess.run([compiler, *_FLAGS, "-o", folder / "libcuda.so.1", SOURCE], check=True, timeout=60)
+    (folder / "cupy.py").write_text("print('cupy is loaded', flush=True)\nraise ImportError('of no interest here')\n")
+    return folder
+
+
+def environment(driver: Path, **more: str) -> dict[str, str]:
+    """Variables of a rank on a host with this driver."""
+    libraries = os.pathsep.join(filter(None, [str(driver), os.environ.get("LD_LIBRARY_PATH", "")]))
+    return {"LD_LIBRARY_PATH": libraries, "PYTHONPATH": str(driver), **more}
+
+
+def test_every_rank_has_its_gpu_current_before_mpi_is_even_loaded(mpi: Mpi, driver: Path, tmp_path: Path) -> None:
+    log = tmp_path / "log"
+
+    completed = mpi.launch(3, [*command("dp"), *GPU_BUFFERS], env=environment(driver, STAND_IN_CUDA_LOG=str(log)))
+
+    assert sorted(log.read_text().splitlines()) == [f"GPU {rank} before MPI is loaded" for rank in range(3)]
+    assert completed.returncode == 2
+    assert "CuPy is installed, but does not load: of no interest here" in said(completed.stderr)[0]
+
+
+@on_mpich
+def test_a_rank_that_sees_one_gpu_has_that_one(mpi: Mpi, driver: Path, tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    one = environment(driver, STAND_IN_CUDA_LOG=str(log), STAND_IN_CUDA_GPUS="1")
+
+    mpi.launch(2, [*command("dp"), *GPU_BUFFERS], env=one)
+
+    assert log.read_text().splitlines() == ["GPU 0 before MPI is loaded"] * 2
+
+
+@on_mpich
+@pytest.mark.parametrize("options", [(), ("--backend", "nccl")], ids=["MPI on the host", "NCCL"])
+def test_no_gpu_is_touched_for_an_mpi_that_does_not_read_its_memory(
+    mpi: Mpi, driver: Path, tmp_path: Path, options: tuple[str, ...]
+) -> None:
+    log = tmp_path / "log"
+
+    mpi.launch(1, [*command("dp"), *GPU_BUFFERS[:3], *options], env=environment(driver, STAND_IN_CUDA_LOG=str(log)))
+
+    assert not log.exists()
+
+
+@on_mpich
+def test_a_driver_that_hangs_is_reported_at_the_limit_of_the_start(mpi: Mpi, driver: Path) -> None:
+    hanging = environment(driver, STAND_IN_CUDA_HANG="60", DLBENCH_START_TIMEOUT="1")
+    started = time.monotonic()
+
+    completed = mpi.launch(2, [*command("dp"), *GPU_BUFFERS], env=hanging)
+
+    assert time.monotonic() - started < 10
+    assert completed.returncode != 0
+    (line,) = [line for line in said(completed.stderr) if line.startswith("FAILED: hang: ")]
+    assert "selecting the GPU" in line
+
+
+@on_mpich
+def test_cupy_is_loaded_by_a_run_on_gpus_of_a_host_with_a_driver_and_by_no_other(mpi: Mpi, driver: Path) -> None:
+    on_cpus, on_gpus = [*command("dp"), *GPU_BUFFERS[:3]], [*command("dp"), "--no-record", "--backend", "nccl"]
+
+    assert "cupy is loaded" in mpi.launch(1, on_gpus, env=environment(driver)).stdout
+    assert "cupy is loaded" not in mpi.launch(1, on_cpus, env=environment(driver)).stdout
+    if HAS_DRIVER:
+        pytest.skip("this host has a driver")
+    without = mpi.launch(1, on_gpus, env={"PYTHONPATH": str(driver)})
+    assert (without.returncode, without.stdout) == (2, "")
+    (line,) = said(without.stderr)
+    assert line.endswith(": no GPU driver on this host; run on a node with GPUs, or have the driver installed")
