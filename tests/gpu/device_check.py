@@ -1,8 +1,11 @@
-"""Shows on one GPU, in under two minutes, what cannot be shown without one.
+"""Shows on one GPU, or two, in under two minutes each, what cannot be shown without one.
 
     python tests/gpu/device_check.py              on the first GPU that is visible
     python tests/gpu/device_check.py --device 2   on another one
     python tests/gpu/device_check.py --host       on memory of the process, which only shows that the checks run
+
+Where two GPUs are visible, two ranks are started on them for what one cannot show, by the launcher that `dlbench run`
+would take (--launcher names another).
 
 Prints a table and OK or FAILED. Exit status: 0 OK, 1 FAILED, 2 no usable GPU, which one line explains.
 
@@ -18,21 +21,23 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
-from typing import IO
+from typing import IO, Any, NamedTuple
 
-from device_checks import FAILED, GPU, HOST, OK, SKIPPED, Bench, Row, judged, rows
+from device_checks import FAILED, GPU, HOST, OK, SKIPPED, Bench, Row, judged, rows, skipped
 
 from dlbench import __version__
 from dlbench.accelerator.presence import nccl_version
 from dlbench.accelerator.protocol import Driver
 from dlbench.errors import PreflightError, UserError
+from dlbench.slurm.launchers import plan_launch
 
 LIMIT_SECONDS = 120.0
 EXIT_SECONDS = 10.0
-_WIDTHS = (28, 62, 28)
+_WIDTHS = (42, 62, 28)
 
 
 def parser() -> argparse.ArgumentParser:
@@ -43,7 +48,11 @@ def parser() -> argparse.ArgumentParser:
         "--gpu", default="", metavar="SPEC", help="datasheet to compare with (default: by the GPU's name)"
     )
     found.add_argument("--host", action="store_true", help="memory of the process in the place of a GPU")
+    found.add_argument(
+        "--launcher", default="auto", metavar="NAME", help="of the two ranks: auto (default), srun, or an mpiexec"
+    )
     found.add_argument("--child", action="store_true", help=argparse.SUPPRESS)
+    found.add_argument("--pair", action="store_true", help=argparse.SUPPRESS)
     return found
 
 
@@ -56,7 +65,7 @@ def driver(*, host: bool) -> Driver:
     sys.path.insert(0, str(Path(__file__).parents[1]))
     from host_device import LIBRARY_VARIABLE, HostDriver  # noqa: PLC0415
 
-    found: Driver = HostDriver.with_stand_in() if LIBRARY_VARIABLE in os.environ else HostDriver()
+    found: Driver = HostDriver.with_stand_in(2) if LIBRARY_VARIABLE in os.environ else HostDriver()
     return found
 
 
@@ -88,6 +97,16 @@ def child(arguments: argparse.Namespace, load: Callable[..., Driver] = driver) -
         tell({"line": line})
     for row in rows(bench):
         tell({"row": row})
+    tell({"end": True, "gpus": found.count()})
+    return 0
+
+
+def rank_of_pair(arguments: argparse.Namespace) -> int:
+    """Make the checks of two ranks as one of them, and tell the parent of each row."""
+    from device_pair import pair  # noqa: PLC0415 - it starts MPI
+
+    for row in pair(partial(driver, host=arguments.host), HOST if arguments.host else GPU, arguments.device):
+        tell({"row": row})
     tell({"end": True})
     return 0
 
@@ -116,40 +135,77 @@ def messages(output: IO[str]) -> Iterator[dict[str, object]]:
             print(f"# {line.rstrip()}")
 
 
-def check(argv: Sequence[str], limit: float = LIMIT_SECONDS) -> int:
-    """Run the checks in a child, print the table, and give the exit status."""
-    command = [sys.executable, __file__, "--child", *argv]
-    found: list[Row] = []
-    ended = 0.0
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-        timer = threading.Timer(limit, process.kill)
-        timer.start()
+class Ended(NamedTuple):
+    """How a process of checks ended."""
+
+    status: int
+    seconds: float
+    """Since its last message; 0 where that did not come."""
+    last: dict[str, Any]
+
+
+def follow(
+    command: Sequence[str], limit: float, found: list[Row], environment: Mapping[str, str] | None = None
+) -> Ended:
+    """Run checks in other processes, and print and keep their rows as they come."""
+    last, ended = {}, 0.0
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as process:
+        timers = threading.Timer(limit, process.terminate), threading.Timer(limit + EXIT_SECONDS, process.kill)
+        for timer in timers:
+            timer.start()
         for message in messages(process.stdout or sys.stdin):
             match message:
-                case {"refused": text}:
-                    timer.cancel()
-                    print(f"device check: {text}", file=sys.stderr)
-                    return 2
                 case {"line": line}:
                     print(line)
                 case {"row": [*cells]}:
-                    found or print(line_of(("check", "found", "bound", "verdict")))
-                    found.append(Row(*map(str, cells)))
-                    print(line_of(found[-1]), flush=True)
-                case {"end": _}:
-                    ended = time.perf_counter()
+                    show(Row(*map(str, cells)), found)
+                case {"refused": _} | {"end": _}:
+                    last, ended = message, time.perf_counter()
         status = process.wait()
-        timer.cancel()
-    found.append(clean_exit(status, ended and time.perf_counter() - ended))
-    print(line_of(found[-1]))
+        for timer in timers:
+            timer.cancel()
+    return Ended(status, ended and time.perf_counter() - ended, last)
+
+
+def show(row: Row, found: list[Row]) -> None:
+    """Print a row, and keep it."""
+    found or print(line_of(("check", "found", "bound", "verdict")))
+    found.append(row)
+    print(line_of(row), flush=True)
+
+
+def check(argv: Sequence[str], limit: float = LIMIT_SECONDS) -> int:
+    """Run the checks of one GPU and of two, print the table, and give the exit status."""
+    found: list[Row] = []
+    alone = follow([sys.executable, __file__, "--child", *argv], limit, found)
+    if "refused" in alone.last:
+        print(f"device check: {alone.last['refused']}", file=sys.stderr)
+        return 2
+    show(clean_exit("clean exit", alone.status, alone.seconds), found)
+    check_pair(argv, alone.last.get("gpus", 0), limit, found)
     return verdict(found)
 
 
-def clean_exit(status: int, seconds: float) -> Row:
-    """How the child ended; seconds are those since its last check, 0 where that did not come."""
+def check_pair(argv: Sequence[str], gpus: int, limit: float, found: list[Row]) -> None:
+    """Run the checks of two ranks where there are two GPUs for them, and a launcher."""
+    if gpus < 2:  # noqa: PLR2004
+        show(skipped("two GPUs", "one is visible" if gpus else "the checks of one have not come to their end"), found)
+        return
+    try:
+        launch = plan_launch(parser().parse_args(argv).launcher, 2, os.environ)
+    except PreflightError as error:
+        show(skipped("two GPUs", str(error)), found)
+        return
+    command = [*launch.command, sys.executable, __file__, "--pair", *argv]
+    ended = follow(command, limit, found, {**launch.environment, **os.environ, **launch.own})
+    show(clean_exit("clean exit, two GPUs", ended.status, ended.seconds), found)
+
+
+def clean_exit(what: str, status: int, seconds: float) -> Row:
+    """How a process ended; seconds are those since its last check, 0 where that did not come."""
     how = f"status {status}" + (f" after {seconds:.1f} s" if seconds else " before the last check")
     good = status == 0 and 0 < seconds <= EXIT_SECONDS
-    return judged("clean exit", how, f"status 0 within {EXIT_SECONDS:g} s", good)
+    return judged(what, how, f"status 0 within {EXIT_SECONDS:g} s", good)
 
 
 def verdict(found: Sequence[Row]) -> int:
@@ -164,6 +220,8 @@ def verdict(found: Sequence[Row]) -> int:
 def main(argv: Sequence[str]) -> int:
     """Run the script."""
     arguments = parser().parse_args(argv)
+    if arguments.pair:
+        return rank_of_pair(arguments)
     return child(arguments) if arguments.child else check(argv)
 
 

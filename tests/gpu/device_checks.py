@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from dlbench.accelerator.protocol import Device, Driver, Event, GpuFacts, NcclLibrary, Precision, Stream
 from dlbench.comm.device_buffer import BF16, Format, plain
-from dlbench.comm.payload import Message, fill, first_mismatch
+from dlbench.comm.payload import Message, Values, fill, first_mismatch
 from dlbench.comm.protocol import Buffer, Communicator
 from dlbench.compute import create as compute_model
 from dlbench.compute.operands import ELEMENT_BYTES, random_operand
@@ -108,6 +108,8 @@ class Bench:
     sizes: Sizes
     spec: str = ""
     """Name or path of the datasheet's figures; empty where the name of the GPU tells."""
+    agreed: Callable[[float], float] = float
+    """The same figure for all ranks, which meet for it."""
 
     @property
     def withheld(self) -> str:
@@ -116,6 +118,9 @@ class Bench:
 
 
 Check = Callable[[Bench], Iterable[Row]]
+
+COLLECTIVES = ("allreduce", "allgather", "reduce_scatter", "alltoall")
+DTYPES = ("bf16", "fp16", "fp32", "fp64", "fp8")
 
 
 def detection(bench: Bench) -> Iterator[Row]:
@@ -144,7 +149,7 @@ def copies(bench: Bench) -> Iterator[Row]:
 
 
 def collectives(bench: Bench) -> Iterator[Row]:
-    """A communicator of one rank carries every element of every collective, in every dtype."""
+    """A communicator of one rank carries every element of every collective, in every dtype; NCCL only copies there."""
     try:
         library = bench.driver.nccl()
     except PreflightError as error:
@@ -152,21 +157,29 @@ def collectives(bench: Bench) -> Iterator[Row]:
         return
     world = world_of_one(bench.device, library)
     group = world.split(0, 0)
-    for number, name in enumerate(("allreduce", "allgather", "reduce_scatter", "alltoall")):
-        for dtype in ("bf16", "fp16", "fp32", "fp64", "fp8"):
+    yield from carried(bench, group, "a copy")
+    yield started(bench, world, "a copy")
+    group.close()
+    world.close()
+    yield Row("communicators", "closed, the group before the world", "closed", OK)
+
+
+def carried(bench: Bench, group: Communicator[Any, Any], what: str) -> Iterator[Row]:
+    """Every collective in every dtype; `what` it is for so many ranks."""
+    for number, name in enumerate(COLLECTIVES):
+        for dtype in DTYPES:
             found = wrong_elements(group, name, dtype, bench.sizes.message_elements, number)
-            yield judged(f"{name} of {dtype}", found, "0 wrong", found.startswith("0 "))
-    yield skipped("send and receive", "they need two ranks")
+            yield judged(f"{name} of {dtype}, {what}", found, "0 wrong", found.startswith("0 "))
+
+
+def started(bench: Bench, world: Communicator[Any, Any], what: str) -> Row:
+    """A large all-reduce is under way when its call returns."""
     send, receive = (world.allocate(bench.sizes.large_bytes // 4, "fp32") for _ in range(2))
     request = world.iallreduce(send, receive)
     at_once = request.test()
     request.wait()
-    yield judged(
-        "a started all-reduce", "done at once" if at_once else "under way", "under way", not at_once, bench.withheld
-    )
-    group.close()
-    world.close()
-    yield Row("communicators", "closed, the group before the world", "closed", OK)
+    found = "done at once" if at_once else "under way"
+    return judged(f"a started all-reduce, {what}", found, "under way", not at_once, bench.withheld)
 
 
 def world_of_one(device: Device, library: NcclLibrary) -> Communicator[Any, Any]:
@@ -188,9 +201,14 @@ def wrong_elements(group: Communicator[Any, Any], name: str, dtype: str, element
         precision=group.precision(dtype),
     )
     send, receive = buffers(group, name, dtype, elements)
-    fill(send, message.sent(0))
+    fill(send, message.sent(group.rank))
     getattr(group, name)(send, receive)
-    mismatch = first_mismatch(receive, message.expected(0))
+    return wrong(receive, message.expected(group.rank), send)
+
+
+def wrong(receive: Buffer, expected: Values, send: Buffer) -> str:
+    """How many elements are not what they should be, and whether something was written behind the buffers."""
+    mismatch = first_mismatch(receive, expected)
     beyond = "" if receive.guard_intact() and send.guard_intact() else ", and bytes behind the buffer"
     return f"{mismatch.count if mismatch else int(bool(beyond))} of {receive.elements}{beyond}"
 
@@ -242,13 +260,21 @@ def product(device: Device, precision: Precision, left: NDArray[Any], right: NDA
 
 
 def overlap(bench: Bench) -> Iterator[Row]:
-    """A collective runs beside what occupies the compute stream: a kernel that waits, and products."""
-    device, sizes = bench.device, bench.sizes
+    """What NCCL does with one rank runs beside what occupies the compute stream."""
     try:
-        handle = own_handle(bench.driver.nccl())
+        library = bench.driver.nccl()
     except PreflightError as error:
         yield skipped("overlap", str(error))
         return
+    yield from overlapped(bench, library.NcclCommunicator(1, library.get_unique_id(), 0), "a copy")
+
+
+def overlapped(bench: Bench, handle: Any, what: str) -> Iterator[Row]:
+    """An all-reduce runs beside what occupies the compute stream: a kernel that waits, and products.
+
+    `handle` is a communicator of CuPy, whose stream the caller gives; it is destroyed. `what` it does for its ranks.
+    """
+    device, sizes = bench.device, bench.sizes
     compute, communication = device.stream(), device.stream()
     source, target = (device.allocate(sizes.large_bytes) for _ in range(2))
     count = sizes.large_bytes // 4
@@ -256,32 +282,29 @@ def overlap(bench: Bench) -> Iterator[Row]:
     def collective() -> None:
         handle.allReduce(source.ptr, target.ptr, count, _FLOAT32, _SUM, communication.ptr)
 
-    yield from beside_a_spin(bench, compute, communication, collective)
+    yield from beside_a_spin(bench, (compute, communication), collective, what)
     precision: Precision = "fp16"  # which every GPU has
     edge = sizes.product_edge
     multiplier = device.multiplier(compute, precision)
     random = np.random.default_rng(0)
     left, right, out = (random_operand(device, edge * edge, precision, random) for _ in range(3))
     multiply = partial(multiplier.multiply, left.ptr, right.ptr, out.ptr, rows=edge, columns=edge, k=edge)
-    yield hidden_share(bench, (compute, multiply), (communication, collective))
+    yield hidden_share(bench, (compute, multiply), (communication, collective), what)
     multiplier.close()
     handle.destroy()
 
 
-def own_handle(library: NcclLibrary) -> Any:
-    """A communicator of CuPy of this process alone, whose stream the caller gives."""
-    return library.NcclCommunicator(1, library.get_unique_id(), 0)
-
-
 def beside_a_spin(
-    bench: Bench, compute: Stream, communication: Stream, collective: Callable[[], None]
+    bench: Bench, streams: tuple[Stream, Stream], collective: Callable[[], None], what: str
 ) -> Iterator[Row]:
-    """While a kernel occupies one stream, a collective begins and ends on the other."""
+    """While a kernel occupies the first stream, a collective begins and ends on the other."""
+    compute, communication = streams
     device, spun, arrived = bench.device, bench.device.event(), bench.device.event()
     device.spin(compute, 1000)
     collective()
     compute.synchronize()  # both kernels are loaded now, for which a GPU may have to be idle
     communication.synchronize()
+    bench.agreed(0)
     device.spin(compute, bench.sizes.spins[-1] * 5)
     spun.record(compute)
     at_once = spun.done
@@ -291,27 +314,31 @@ def beside_a_spin(
     still = not spun.done
     compute.synchronize()
     launched = "was over when its launch was" if at_once else "was still running after its launch"
-    yield judged("a kernel", launched, "still running", not at_once, bench.withheld)
+    yield judged(f"a kernel, {what}", launched, "still running", not at_once, bench.withheld)
     came = "while the kernel ran" if still else "after the kernel"
-    yield judged("a collective beside a kernel", f"came {came}", "while it ran", still, bench.withheld)
+    yield judged(f"all-reduce beside a kernel, {what}", f"came {came}", "while it ran", still, bench.withheld)
 
 
 Work = tuple[Stream, Callable[[], None]]
 
 
-def hidden_share(bench: Bench, product: Work, collective: Work) -> Row:
+def hidden_share(bench: Bench, product: Work, collective: Work, what: str) -> Row:
     """How much of the shorter of products and collectives is hidden behind the longer, by timed events."""
-    device, seconds = bench.device, bench.sizes.product_seconds
+
+    def lasting(*works: tuple[Work, int]) -> float:
+        return bench.agreed(together(bench.device, *works))
+
     for launch in (product, collective):
-        together(device, (launch, 1))
-    products = max(1, round(seconds / together(device, (product, 1))))
-    apart = [together(device, (product, products))]
-    reductions = max(1, round(apart[0] / 2 / together(device, (collective, 1))))
-    apart.append(together(device, (collective, reductions)))
-    both = together(device, (collective, reductions), (product, products))
+        lasting((launch, 1))
+    products = max(1, round(bench.sizes.product_seconds / lasting((product, 1))))
+    apart = [lasting((product, products))]
+    reductions = max(1, round(apart[0] / 2 / lasting((collective, 1))))
+    apart.append(lasting((collective, reductions)))
+    both = lasting((collective, reductions), (product, products))
     hidden = (sum(apart) - both) / min(apart)
     found = f"{hidden:.0%} hidden ({duration(apart[0])} and {duration(apart[1])}, together {duration(both)})"
-    return judged("products beside all-reduces", found, f"≥ {LEAST_HIDDEN:.0%}", hidden >= LEAST_HIDDEN, bench.withheld)
+    name = f"products beside all-reduces, {what}"
+    return judged(name, found, f"≥ {LEAST_HIDDEN:.0%}", hidden >= LEAST_HIDDEN, bench.withheld)
 
 
 def together(device: Device, *works: tuple[Work, int]) -> float:

@@ -60,47 +60,96 @@ def test_without_a_gpu_one_line_says_what_is_missing() -> None:
     assert done.stderr.count("\n") == 1
 
 
-def test_every_check_runs_on_host_memory_and_the_stand_in_for_nccl(cupy_mpi: Mpi, stand_in: StandIn) -> None:
+def lines_of(done: subprocess.CompletedProcess[str]) -> dict[str, str]:
+    """The rows of the table, by what is checked."""
+    return {line.partition("  ")[0]: line for line in done.stdout.splitlines() if "  " in line}
+
+
+COLLECTIVES = ("allreduce", "allgather", "reduce_scatter", "alltoall")
+DTYPES = ("bf16", "fp16", "fp32", "fp64", "fp8")
+ALONE = {f"{name} of {dtype}, a copy" for name in COLLECTIVES for dtype in DTYPES}
+TWO = {f"{name} of {dtype}, two GPUs" for name in (*COLLECTIVES, "message") for dtype in DTYPES}
+
+
+def test_every_check_of_one_gpu_and_of_two_runs_on_host_memory_and_the_stand_in(
+    cupy_mpi: Mpi, stand_in: StandIn
+) -> None:
     done = script(cupy_mpi.python, "--host", **stand_in.environment())
     assert done.stderr == ""
     assert done.returncode == 0, done.stdout
-    head, lines = done.stdout.splitlines()[:4], done.stdout.splitlines()[4:]
+    head = done.stdout.splitlines()[:4]
     assert head[1] == "# device    host:0 host memory"
     assert head[2].endswith("NCCL 2.23.4")
     assert head[3].split() == ["check", "found", "bound", "verdict"]
-    judged = [line.split()[0] for line in lines if line.endswith(OK)]
-    for check in ("identity", "copies", "communicators", "product", "kernel", "sleep", "spin", "clean"):
-        assert check in judged
-    collectives = [line for line in lines if line.startswith(("all", "reduce_"))]
-    assert len(collectives) == 4 * 5
-    assert all(line.endswith(OK) for line in collectives)
-    beside = [line for line in lines if "beside" in line.partition("  ")[0]]
-    assert len(beside) == 2
-    assert all(line.endswith("SKIPPED: streams of host memory do not run beside each other") for line in beside)
-    assert lines[-1].startswith("OK (")
+    lines = lines_of(done)
+    once = {"identity", "memory", "copies", "communicators", "product in bf16", "kernel of 1.000 ms", "sleep of 1 ms"}
+    judged = ALONE | TWO | once | {"spin of 1 ms", "clean exit", "clean exit, two GPUs"}
+    assert [name for name in judged if not lines[name].endswith(OK)] == []
+    for what in ("a copy", "two GPUs"):
+        for check in ("a started all-reduce", "a kernel", "all-reduce beside a kernel", "products beside all-reduces"):
+            reason = "SKIPPED: streams of host memory do not run beside each other"
+            assert lines[f"{check}, {what}"].endswith(reason)
+    assert done.stdout.splitlines()[-1].startswith("OK (")
 
 
 def test_a_wrong_bit_fails_the_check_that_saw_it_and_the_whole(cupy_mpi: Mpi, stand_in: StandIn) -> None:
-    done = script(cupy_mpi.python, "--host", **stand_in.environment(fault="wrong:0:0"))
+    done = script(cupy_mpi.python, "--host", **stand_in.environment(fault="wrong:1:0"))
     assert done.returncode == 1
-    (wrong,) = (line for line in done.stdout.splitlines() if line.startswith("allreduce of bf16"))
-    assert wrong.split()[3:6] == ["1", "of", "1003"]
+    wrong = lines_of(done)["allreduce of bf16, two GPUs"]
+    assert wrong.split()[5:10] == ["rank", "1:", "1", "of", "1003"]
     assert wrong.endswith(FAILED)
-    assert done.stdout.splitlines()[-1].startswith("FAILED: allreduce of bf16 (")
+    assert done.stdout.splitlines()[-1].startswith("FAILED: allreduce of bf16, two GPUs (")
+
+
+def test_the_checks_of_one_rank_see_a_wrong_bit_too(cupy_mpi: Mpi, stand_in: StandIn) -> None:
+    done = script(cupy_mpi.python, "--host", "--launcher", "/none", **stand_in.environment(fault="wrong:0:0"))
+    assert done.returncode == 1
+    lines = lines_of(done)
+    assert lines["allreduce of bf16, a copy"].split()[5:8] == ["1", "of", "1003"]
+    assert lines["allreduce of bf16, a copy"].endswith(FAILED)
+    assert lines["two GPUs"].endswith(
+        "SKIPPED: --launcher /none: no such program; use auto, srun, or the path of an mpiexec"
+    )
+    assert not TWO & set(lines)
+
+
+def test_two_ranks_of_which_one_waits_for_good_are_ended_and_have_failed(
+    cupy_mpi: Mpi, stand_in: StandIn, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name, value in stand_in.environment(fault="lost:1:3").items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(device_check.sys, "executable", cupy_mpi.python)
+    found: list[Row] = []
+    device_check.check_pair(["--host", "--launcher", cupy_mpi.mpiexec], 2, 5.0, found)
+    assert found[-1].check == "clean exit, two GPUs"
+    assert found[-1].found.endswith("before the last check")
+    assert found[-1].verdict == FAILED
+
+
+@pytest.mark.parametrize(
+    ("gpus", "reason"), [(1, "one is visible"), (0, "the checks of one have not come to their end")]
+)
+def test_without_two_gpus_what_needs_them_is_skipped(
+    gpus: int, reason: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found: list[Row] = []
+    device_check.check_pair([], gpus, 1.0, found)
+    assert found == [Row("two GPUs", "-", "-", f"SKIPPED: {reason}")]
 
 
 def test_a_child_that_takes_too_long_is_ended_and_has_failed(capsys: pytest.CaptureFixture[str]) -> None:
     assert device_check.check(["--host"], limit=0.01) == 1
     printed = capsys.readouterr().out.splitlines()
-    assert "status -9 before the last check" in printed[-2]
-    assert printed[-1].startswith("FAILED: clean exit")
+    assert "status -15 before the last check" in printed[-3]
+    assert printed[-2].endswith("SKIPPED: the checks of one have not come to their end")
+    assert printed[-1].startswith("FAILED: clean exit (")
 
 
 @pytest.mark.parametrize(
     ("status", "seconds", "verdict"), [(0, 0.5, OK), (0, 11.0, FAILED), (0, 0.0, FAILED), (-6, 0.1, FAILED)]
 )
 def test_an_exit_is_clean_that_is_quick_and_without_an_error(status: int, seconds: float, verdict: str) -> None:
-    assert device_check.clean_exit(status, seconds).verdict == verdict
+    assert device_check.clean_exit("clean exit", status, seconds).verdict == verdict
 
 
 def test_what_libraries_print_in_between_is_passed_on_as_a_comment(capsys: pytest.CaptureFixture[str]) -> None:
@@ -272,8 +321,9 @@ def test_overlap_is_the_share_of_the_shorter_work_that_costs_no_time(shared: flo
 
         return stream, launch
 
-    row = hidden_share(bench(device=timeline), taking("compute", 1e-4), taking("communication", 1e-5))
+    row = hidden_share(bench(device=timeline), taking("compute", 1e-4), taking("communication", 1e-5), "a copy")
     assert row.verdict == verdict
+    assert row.check == "products beside all-reduces, a copy"
     assert row.found.startswith(f"{shared:.0%} hidden (2.000 ms and 1.000 ms")
 
 
