@@ -1,8 +1,15 @@
 """Communication over NCCL, or RCCL, through CuPy.
 
-Every operation goes to the communicator's own non-blocking stream, with an event behind it that the host polls. No
-event ties that stream to the one of the computation: a phase of computation returns when its own stream has finished,
-and a blocking collective when its event is reached, so what a collective sends is there before it is called.
+Every operation goes to a non-blocking stream of communication, with an event behind it that the host polls. No event
+ties that stream to the one of the computation: a phase of computation returns when its own stream has finished, and a
+blocking collective when its event is reached, so what a collective sends is there before it is called.
+
+Operations of several communicators on streams of their own can block each other for good: each GPU may begin with
+another one, and wait for its partners with all that it has. NCCL prevents that from 2.26 on, where
+NCCL_LAUNCH_ORDER_IMPLICIT is set: it launches them in the order of the calls. So every communicator has a stream of its
+own there. With an older NCCL, and with RCCL, all share one stream, which carries them out one after the other in the
+order of the calls; programs must come to their end even so, and those of all strategies do (`GpuInterpreter` of the
+tests). A request is complete when its own event is reached, whatever else the stream holds behind it.
 
 bf16 and fp16 are summed as floats; fp8 travels as an unsigned byte, whose sums are those of integers. All operations
 are out of place.
@@ -12,23 +19,28 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
 from os import sched_yield
 from time import perf_counter_ns
 from typing import Any, NamedTuple, Self
+from weakref import WeakKeyDictionary
 
 import numpy as np
 
 from dlbench.accelerator.presence import nccl_version
-from dlbench.accelerator.protocol import Device, Event, NcclLibrary
+from dlbench.accelerator.protocol import Device, Event, NcclLibrary, Stream
 from dlbench.comm.device_buffer import BF16, DeviceBuffer, Format, plain
 from dlbench.comm.library import MPI
 from dlbench.errors import PreflightError, RunError
 
 SUM = 0
 """`ncclSum`."""
-FIRST_WITH_SPLIT = 21800
-"""NCCL has ncclCommSplit since 2.18."""
+FIRST_WITH_SPLIT = 21801
+"""NCCL has ncclCommSplit since 2.18.1."""
+FIRST_WITH_LAUNCH_ORDER = 22600
+"""NCCL launches in the order of the calls, where it is asked to, since 2.26."""
+LAUNCH_ORDER_VARIABLE = "NCCL_LAUNCH_ORDER_IMPLICIT"
 ERROR_INTERVAL = 1_000_000
 """Nanoseconds between two questions for asynchronous errors."""
 
@@ -56,7 +68,7 @@ CARRIERS = {
 class NcclBuffer(DeviceBuffer):
     """Device memory for messages of one datatype."""
 
-    __slots__ = ("datatype", "itemsize")
+    __slots__ = ("__weakref__", "datatype", "itemsize")
 
     def __init__(self, device: Device, elements: int, carrier: Carrier) -> None:
         super().__init__(device, elements, carrier.format)
@@ -65,7 +77,7 @@ class NcclBuffer(DeviceBuffer):
 
 
 class NcclRequest:
-    """An operation on the communicator's stream. It keeps its buffers: they must not be freed under the operation."""
+    """An operation on a stream of communication. It keeps its buffers: they must not be freed under the operation."""
 
     __slots__ = ("_buffers", "_communicator", "_event")
 
@@ -93,39 +105,51 @@ class NcclRequest:
 class NcclCommunicator:
     """A group of ranks over NCCL, beside `comm`, the same group over MPI for what is no message. Owns both.
 
-    A failure of NCCL in any call is a `RunError`. Waiting has no limit of time: the run's watchdog has.
+    `stream` may be shared with other communicators. A failure of NCCL in any call is a `RunError`. Waiting has no limit
+    of time: the run's watchdog has.
     """
 
     needs_progress = False
 
-    def __init__(self, comm: MPI.Comm, device: Device, library: NcclLibrary, handle: Any) -> None:
+    def __init__(self, comm: MPI.Comm, device: Device, library: NcclLibrary, handle: Any, stream: Stream) -> None:
         self.rank = comm.rank
         self.size = comm.size
         self._comm = comm
         self._device = device
         self._library = library
         self._handle = handle
-        self._stream = device.stream()
-        self._stream_ptr = self._stream.ptr
+        self._failures = failures(library)
+        self._stream = stream
+        self._stream_ptr = stream.ptr
+        self._shares_stream = False
         self._events: list[Event] = []
-        self._exchanges: dict[tuple[NcclBuffer, NcclBuffer], Callable[[int], None]] = {}
+        self._exchanges: WeakKeyDictionary[NcclBuffer, dict[NcclBuffer, Callable[[int], None]]] = WeakKeyDictionary()
+        """By send and receive buffer. They do not keep what is sent from, and with it what is received into."""
         self._next_question = 0
 
     def describe(self) -> dict[str, str]:
         """Backend, library, and the NCCL datatype that carries each dtype."""
-        name = "RCCL" if self._device.facts.kind == "hip" else "NCCL"
         carriers = {dtype: carrier.name for dtype, carrier in CARRIERS.items()}
-        return {"name": "nccl", "library": f"{name} {nccl_version(self._library.get_version())}", **carriers}
+        return {"name": "nccl", "library": self._name(), **carriers}
 
     def remarks(self, largest_count: int) -> list[str]:
-        """Nothing to remark: counts have 64 bits."""
-        return []
+        """Says so where groups share the stream. Counts have 64 bits."""
+        if not self._shares_stream:
+            return []
+        return [
+            "operations of different groups run one after the other, on one stream: NCCL keeps several streams in "
+            f"order from 2.26 on, and this is {self._name()}"
+        ]
 
     def split(self, color: int, key: int) -> Self:
-        """Communicator of the ranks that gave the same colour, ordered by key. Collective."""
+        """Communicator of the ranks that gave the same colour, ordered by key. Collective.
+
+        To be called before the first operation, at which NCCL reads whether it shall order launches, and while none is
+        in flight. Raises `PreflightError` where NCCL fails.
+        """
         group = self._comm.Split(color, key)
-        handle = self._handle.commSplit(color, key) if self._can_split() else connect(group, self._library)
-        return type(self)(group, self._device, self._library, handle)
+        handle = self._split_handle(color, key) if self._can_split() else connect(group, self._library)
+        return type(self)(group, self._device, self._library, handle, self._stream_of_group())
 
     def allocate(self, elements: int, dtype: str) -> NcclBuffer:
         """Device buffer of `elements` elements; raises `PreflightError` where there is no memory for it."""
@@ -182,7 +206,8 @@ class NcclCommunicator:
 
     def ialltoall(self, send: NcclBuffer, receive: NcclBuffer) -> NcclRequest:
         """Start `alltoall`: a send and a receive for every rank, this one included, that NCCL takes as one call."""
-        exchange = self._exchanges.get((send, receive)) or self._bind_exchange(send, receive)
+        bound = self._exchanges.setdefault(send, {})
+        exchange = bound.get(receive) or bound.setdefault(receive, self._bind_exchange(send, receive))
         return self._start((send, receive), exchange)
 
     def wait_all(self, requests: Sequence[NcclRequest]) -> None:
@@ -200,10 +225,7 @@ class NcclCommunicator:
         now = perf_counter_ns()
         if now >= self._next_question:
             self._next_question = now + ERROR_INTERVAL
-            try:
-                self._handle.check_async_error()
-            except self._library.NcclError as error:
-                raise self._failed(error) from error
+            self._call(self._handle.check_async_error)
         return False
 
     def recycle(self, event: Event) -> None:
@@ -216,15 +238,18 @@ class NcclCommunicator:
         self._stream.synchronize()
         self._exchanges.clear()
         self._events.clear()
-        self._handle.destroy()
+        self._call(self._handle.destroy)
         self._comm.Free()
 
     def _start(self, buffers: tuple[NcclBuffer, ...], call: Callable[..., None], *arguments: int) -> NcclRequest:
-        try:
-            call(*arguments, self._stream_ptr)
-        except self._library.NcclError as error:
-            raise self._failed(error) from error
+        self._call(call, *arguments, self._stream_ptr)
         return self._mark(buffers)
+
+    def _call(self, call: Callable[..., None], *arguments: int) -> None:
+        try:
+            call(*arguments)
+        except self._failures as error:
+            raise self._failed(error) from error
 
     def _mark(self, buffers: tuple[NcclBuffer, ...]) -> NcclRequest:
         event = self._events.pop() if self._events else self._device.event()
@@ -242,20 +267,47 @@ class NcclCommunicator:
 
         def exchange(stream: int) -> None:
             start()
-            for call in calls:
-                call(stream)
+            try:
+                for call in calls:
+                    call(stream)
+            except BaseException:
+                with suppress(*failures(self._library)):  # the first failure is the one to tell
+                    end()
+                raise
             end()
 
-        return self._exchanges.setdefault((send, receive), exchange)
+        return exchange
+
+    def _name(self) -> str:
+        name = "RCCL" if self._device.facts.kind == "hip" else "NCCL"
+        return f"{name} {nccl_version(self._library.get_version())}"
 
     def _can_split(self) -> bool:
-        """Whether CuPy and the library have ncclCommSplit. What CuPy makes of it with RCCL is not known."""
-        new = self._library.get_version() >= FIRST_WITH_SPLIT and hasattr(self._handle, "commSplit")
+        """Whether the library has ncclCommSplit, and CuPy was built with one that has. RCCL's is not known to work."""
+        library = self._library
+        built = getattr(library, "get_build_version", library.get_version)()
+        new = min(library.get_version(), built) >= FIRST_WITH_SPLIT and hasattr(self._handle, "commSplit")
         return new and self._device.facts.kind != "hip"
+
+    def _split_handle(self, color: int, key: int) -> Any:
+        try:
+            return self._handle.commSplit(color, key)
+        except self._failures as error:
+            raise PreflightError(
+                f"NCCL does not split its communicator on rank {self.rank} of {self.size} ({reason(error)}); {_ADVICE}"
+            ) from error
+
+    def _stream_of_group(self) -> Stream:
+        """A new stream where NCCL keeps several in order, else the one of this communicator."""
+        if self._device.facts.kind == "hip" or self._library.get_version() < FIRST_WITH_LAUNCH_ORDER:
+            self._shares_stream = True
+            return self._stream
+        os.environ.setdefault(LAUNCH_ORDER_VARIABLE, "1")
+        return self._device.stream()
 
     def _failed(self, error: Exception) -> RunError:
         return RunError(
-            f"{error} (NCCL, rank {self.rank} of a group of {self.size} on {self._device.facts.label}); "
+            f"{reason(error)} (NCCL, rank {self.rank} of a group of {self.size} on {self._device.facts.label}); "
             "NCCL_DEBUG=WARN says more"
         )
 
@@ -265,10 +317,8 @@ def nccl_communicator(comm: MPI.Comm, device: Device, library: NcclLibrary) -> N
 
     Raises `PreflightError` where NCCL does not start.
     """
-    # Several communicators on several streams cannot block each other if all ranks launch in the order of their calls.
-    os.environ.setdefault("NCCL_LAUNCH_ORDER_IMPLICIT", "1")
     own = comm.Dup()
-    return NcclCommunicator(own, device, library, connect(own, library))
+    return NcclCommunicator(own, device, library, connect(own, library), device.stream())
 
 
 def connect(comm: MPI.Comm, library: NcclLibrary) -> Any:
@@ -278,8 +328,20 @@ def connect(comm: MPI.Comm, library: NcclLibrary) -> Any:
         raise PreflightError(f"NCCL does not start: rank 0 of {comm.size} has no unique id ({trouble}); {_ADVICE}")
     try:
         return library.NcclCommunicator(comm.size, identity, comm.rank)
-    except library.NcclError as error:
-        raise PreflightError(f"NCCL does not start on rank {comm.rank} of {comm.size} ({error}); {_ADVICE}") from error
+    except failures(library) as error:
+        raise PreflightError(
+            f"NCCL does not start on rank {comm.rank} of {comm.size} ({reason(error)}); {_ADVICE}"
+        ) from error
+
+
+def failures(library: NcclLibrary) -> tuple[type[Exception], ...]:
+    """What CuPy raises where NCCL fails: a KeyError with the status where it has no name for it, e.g. 8."""
+    return library.NcclError, KeyError
+
+
+def reason(error: Exception) -> str:
+    """Why NCCL failed."""
+    return f"NCCL status {error}" if isinstance(error, KeyError) else str(error)
 
 
 _ADVICE = "NCCL_DEBUG=INFO says why; often NCCL_SOCKET_IFNAME must name the network interface that joins the hosts"
@@ -290,4 +352,4 @@ def _unique_id(library: NcclLibrary) -> tuple[bytes, str]:
     try:
         return library.get_unique_id(), ""
     except Exception as error:
-        return b"", f"{type(error).__name__}: {error}"
+        return b"", f"{type(error).__name__}: {reason(error)}"

@@ -29,15 +29,16 @@ class LoggingStream:
 
 @dataclass
 class LoggingEvent:
-    """Reached as soon as `is_done` says so."""
+    """Reached as soon as `is_done` says so, unless it is among the `unreached`."""
 
     log: Log
     number: int
     is_done: Callable[[], bool]
+    unreached: set[int]
 
     @property
     def done(self) -> bool:
-        done = self.is_done()
+        done = self.number not in self.unreached and self.is_done()
         self.log.append(("done" if done else "not done", self.number))
         return done
 
@@ -60,6 +61,7 @@ class LoggingDevice:
     kind: Kind = "cuda"
     log: Log = field(default_factory=list)
     is_done: Callable[[], bool] = lambda: True
+    unreached: set[int] = field(default_factory=set)
     streams: int = 0
     events: int = 0
     allocated: int = 2**20
@@ -84,11 +86,13 @@ class LoggingDevice:
 
     def event(self) -> LoggingEvent:
         self.events += 1
-        return LoggingEvent(self.log, self.events, self.is_done)
+        return LoggingEvent(self.log, self.events, self.is_done, self.unreached)
 
 
 class LibraryError(RuntimeError):
-    """What NCCL raises."""
+    """What NCCL raises, and the call that it comes from."""
+
+    call = ""
 
 
 class LoggingHandle:
@@ -99,24 +103,28 @@ class LoggingHandle:
         self.how = how
 
     def commSplit(self, color: int, key: int) -> LoggingHandle:  # noqa: N802
+        self._library.fail("commSplit")
         return LoggingHandle(self._library, f"commSplit {color} {key}")
 
     def __getattr__(self, name: str) -> Callable[..., None]:
         def call(*arguments: int) -> None:
             self._library.log.append((name, *arguments))
-            if name in self._library.failing:
-                raise LibraryError("NCCL_ERROR_REMOTE_ERROR: remote process exited")
+            if self._library.unknown_status:
+                raise KeyError(self._library.unknown_status)
+            self._library.fail(name)
 
         return call
 
 
 @dataclass
 class LoggingNccl:
-    """The module `cupy.cuda.nccl`; calls named in `failing` raise."""
+    """The module `cupy.cuda.nccl`; calls named in `failing` raise, and those of a communicator for `unknown_status`."""
 
     log: Log
-    version: int = 22304
+    version: int = 22602
+    built: int = 22602
     failing: set[str] = field(default_factory=set)
+    unknown_status: int = 0
     NcclError = LibraryError
 
     def NcclCommunicator(self, size: int, identity: bytes, rank: int) -> LoggingHandle:  # noqa: N802
@@ -124,8 +132,17 @@ class LoggingNccl:
             raise LibraryError("NCCL_ERROR_SYSTEM_ERROR: unhandled system error")
         return LoggingHandle(self, f"id {identity.decode()} rank {rank} of {size}")
 
+    def fail(self, name: str) -> None:
+        if name in self.failing:
+            error = LibraryError("NCCL_ERROR_REMOTE_ERROR: remote process exited")
+            error.call = name
+            raise error
+
     def get_version(self) -> int:
         return self.version
+
+    def get_build_version(self) -> int:
+        return self.built
 
     def get_unique_id(self) -> bytes:
         if "get_unique_id" in self.failing:
@@ -137,6 +154,7 @@ class LoggingNccl:
 
     def groupEnd(self) -> None:  # noqa: N802
         self.log.append(("groupEnd",))
+        self.fail("groupEnd")
 
 
 @dataclass

@@ -35,10 +35,10 @@ def nccl() -> ModuleType:
 class World:
     """Rank 1 of 3 on logging fakes."""
 
-    def __init__(self, nccl: ModuleType, *, rank: int = 1, size: int = 3, **device: Any) -> None:
+    def __init__(self, nccl: ModuleType, *, rank: int = 1, size: int = 3, version: int = 22602, **device: Any) -> None:
         self.device = LoggingDevice(**device)
         self.log: Log = self.device.log
-        self.library = LoggingNccl(self.log)
+        self.library = LoggingNccl(self.log, version)
         self.comm = nccl.nccl_communicator(LoggingMpi(self.log, rank, size), self.device, self.library)
 
     def buffers(self, elements: int = 6, dtype: str = "bf16") -> tuple[Any, Any]:
@@ -248,32 +248,69 @@ def test_other_threads_run_while_one_waits(nccl: ModuleType) -> None:
 
 
 @pytest.mark.parametrize(
-    ("version", "kind", "how"),
+    ("version", "built", "kind", "how"),
     [
-        (22304, "cuda", "commSplit 4 7"),
-        (21800, "host", "commSplit 4 7"),
-        (21705, "cuda", "id blue rank 0 of 2"),
-        (22304, "hip", "id blue rank 0 of 2"),
+        (22304, 22304, "cuda", "commSplit 4 7"),
+        (22304, 21801, "cuda", "commSplit 4 7"),
+        (21801, 22304, "host", "commSplit 4 7"),
+        (21705, 22304, "cuda", "id blue rank 0 of 2"),
+        (22304, 21705, "cuda", "id blue rank 0 of 2"),
+        (22304, 22304, "hip", "id blue rank 0 of 2"),
     ],
 )
-def test_a_group_is_split_by_nccl_where_it_can_and_by_a_new_id_elsewhere(
-    nccl: ModuleType, version: int, kind: Any, how: str
+def test_a_group_is_split_by_nccl_where_it_and_cupy_can_and_by_a_new_id_elsewhere(
+    nccl: ModuleType, version: int, built: int, kind: Any, how: str
 ) -> None:
-    world = World(nccl, kind=kind)
-    world.library.version = version
+    world = World(nccl, kind=kind, version=version)
+    world.library.built = built
 
     part = world.comm.split(4, 7)
 
     assert (part.rank, part.size, part._handle.how) == (0, 2, how)
 
 
-def test_communicators_have_a_stream_each(nccl: ModuleType) -> None:
-    world = World(nccl)
+@pytest.mark.parametrize(
+    ("version", "kind", "streams", "remarks"),
+    [
+        (22600, "cuda", [702, 703], []),
+        (22600, "host", [702, 703], []),
+        (22505, "cuda", [701, 701], ["NCCL 2.25.5"]),
+        (22703, "hip", [701, 701], ["RCCL 2.27.3"]),
+    ],
+)
+def test_groups_have_a_stream_each_where_nccl_keeps_them_in_order_and_share_one_elsewhere(
+    nccl: ModuleType, version: int, kind: Any, streams: list[int], remarks: list[str]
+) -> None:
+    world = World(nccl, version=version, kind=kind)
+    parts = [world.comm.split(0, 0), world.comm.split(1, 0)]
+
+    for part in parts:
+        part.iallreduce(part.allocate(1, "fp32"), part.allocate(1, "fp32"))
+
+    assert [call[-1] for call in world.log if call[0] == "allReduce"] == streams
+    assert [record[-1] for record in world.log if record[0] == "record"] == streams
+    assert world.comm.remarks(1) == [
+        "operations of different groups run one after the other, on one stream: NCCL keeps several streams in order "
+        f"from 2.26 on, and this is {name}"
+        for name in remarks
+    ]
+
+
+def test_without_groups_there_is_nothing_to_remark_of_an_old_nccl(nccl: ModuleType) -> None:
+    assert World(nccl, version=22304).comm.remarks(2**40) == []
+
+
+def test_on_a_shared_stream_a_call_waits_for_its_own_event_and_not_for_those_of_other_groups(nccl: ModuleType) -> None:
+    world = World(nccl, version=22304, unreached={1, 3})
     part = world.comm.split(0, 0)
+    gradients = world.comm.iallreduce(*world.buffers())
 
-    part.iallreduce(part.allocate(1, "fp32"), part.allocate(1, "fp32"))
+    part.reduce_scatter(*world.buffers())
+    behind = world.comm.iallreduce(*world.buffers())
 
-    assert world.log[-2][-1] == world.log[-1][-1] == 702
+    assert (gradients.test(), behind.test()) == (False, False)
+    polled = [entry[:2] for entry in world.log if entry[0] in ("record", "done", "not done")]
+    assert polled == [("record", 1), ("record", 2), ("done", 2), ("record", 3), ("not done", 1), ("not done", 3)]
 
 
 def test_a_root_without_a_unique_id_fails_with_the_reason(nccl: ModuleType) -> None:
@@ -297,21 +334,97 @@ def test_a_rank_on_which_nccl_does_not_start_is_named(nccl: ModuleType) -> None:
         nccl.nccl_communicator(LoggingMpi([]), LoggingDevice(), library)
 
 
-@pytest.mark.parametrize(("chosen", "expected"), [(None, "1"), ("0", "0")])
-def test_launch_order_is_that_of_the_calls_unless_the_user_chose(
-    nccl: ModuleType, monkeypatch: pytest.MonkeyPatch, chosen: str | None, expected: str
+@pytest.mark.parametrize(
+    ("chosen", "version", "groups", "expected"),
+    [(None, 22600, 2, "1"), ("0", 22600, 2, "0"), (None, 22505, 2, None), (None, 22600, 0, None)],
+)
+def test_launch_order_is_that_of_the_calls_where_that_is_possible_and_of_use_and_the_user_chose_nothing_else(
+    nccl: ModuleType,
+    monkeypatch: pytest.MonkeyPatch,
+    chosen: str | None,
+    version: int,
+    groups: int,
+    expected: str | None,
 ) -> None:
     variable = "NCCL_LAUNCH_ORDER_IMPLICIT"
     monkeypatch.setenv(variable, chosen or "")
     if chosen is None:
         monkeypatch.delenv(variable)
+    world = World(nccl, version=version)
+    for color in range(groups):
+        world.comm.split(color, 0)
 
-    World(nccl)
-
-    assert nccl.os.environ[variable] == expected
+    assert nccl.os.environ.get(variable) == expected
 
 
-@pytest.mark.parametrize(("kind", "library"), [("cuda", "NCCL 2.23.4"), ("hip", "RCCL 2.23.4")])
+@pytest.mark.parametrize("failing", ["send", "recv", "groupEnd"])
+def test_a_group_of_calls_is_ended_where_one_of_them_fails(nccl: ModuleType, failing: str) -> None:
+    world = World(nccl)
+    world.library.failing.add(failing)
+
+    with pytest.raises(RunError, match="REMOTE_ERROR"):
+        world.comm.alltoall(*world.buffers())
+
+    assert [entry[0] for entry in world.log].count("groupStart") == 1
+    assert world.log[-1] == ("groupEnd",)
+
+
+def test_a_failure_to_end_a_group_does_not_hide_the_one_in_it(nccl: ModuleType) -> None:
+    world = World(nccl)
+    world.library.failing |= {"recv", "groupEnd"}
+
+    with pytest.raises(RunError) as caught:
+        world.comm.alltoall(*world.buffers())
+
+    assert [entry[0] for entry in world.log] == ["groupStart", "send", "recv", "groupEnd"]
+    assert isinstance(caught.value.__cause__, LibraryError)
+    assert caught.value.__cause__.call == "recv"
+
+
+def test_the_exchanges_of_an_all_to_all_do_not_keep_its_buffers(nccl: ModuleType) -> None:
+    world = World(nccl)
+    send, receive = world.buffers()
+    memory = [weakref.ref(send._memory), weakref.ref(receive._memory)]
+    world.comm.alltoall(send, receive)
+    world.comm.alltoall(send, receive)
+
+    del send, receive
+
+    assert not any(reference() for reference in memory)
+
+
+@pytest.mark.parametrize("act", ["iallreduce", "ialltoall", "close"])
+def test_a_status_that_cupy_has_no_name_for_is_told_as_a_number(nccl: ModuleType, act: str) -> None:
+    world = World(nccl)
+    arguments = () if act == "close" else world.buffers()
+    world.library.unknown_status = 8
+
+    with pytest.raises(RunError, match=r"^NCCL status 8 \(NCCL, rank 1 of a group of 3 on cuda:3\)"):
+        getattr(world.comm, act)(*arguments)
+
+
+def test_cupy_has_no_name_for_the_statuses_that_came_last(nccl: ModuleType) -> None:
+    pytest.importorskip("cupy", reason="CuPy is not installed")
+    cupy = importlib.import_module("cupy.cuda.nccl")
+
+    with pytest.raises(nccl.failures(cupy)) as caught:
+        raise cupy.NcclError(8)
+
+    assert nccl.reason(caught.value) == "NCCL status 8"
+
+
+def test_a_split_that_fails_is_one_line_with_the_rank_and_the_advice(nccl: ModuleType) -> None:
+    world = World(nccl)
+    world.library.failing.add("commSplit")
+
+    with pytest.raises(
+        PreflightError,
+        match=r"^NCCL does not split its communicator on rank 1 of 3 \(NCCL_ERROR_REMOTE_ERROR.*\); NCCL_DEBUG=INFO",
+    ):
+        world.comm.split(0, 0)
+
+
+@pytest.mark.parametrize(("kind", "library"), [("cuda", "NCCL 2.26.2"), ("hip", "RCCL 2.26.2")])
 def test_it_describes_itself_for_the_record(nccl: ModuleType, kind: Any, library: str) -> None:
     assert World(nccl, kind=kind).comm.describe() == {
         "name": "nccl",
