@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Self
 
 import numpy as np
@@ -17,6 +17,11 @@ from dlbench.errors import PreflightError
 
 _CRAY = "CRAY MPICH"
 _CRAY_SWITCH = "MPICH_GPU_SUPPORT_ENABLED"
+_CRAY_LIBRARIES = {"cuda": "libmpi_gtl_cuda.so", "hip": "libmpi_gtl_hsa.so"}
+_HCOLL_SWITCHES = ("HCOLL_GPU_ENABLE", "HCOLL_ENABLE_NBC")
+_NON_BLOCKING = {"iallreduce": "MPI_Iallreduce", "ireduce_scatter": "MPI_Ireduce_scatter_block"}
+_PERSISTENT = {"allreduce": "MPI_Allreduce_init", "reduce_scatter": "MPI_Reduce_scatter_block_init"}
+"""Reductions for which Open MPI has a schedule of its own (libnbc), by the call of a communicator."""
 _NAMES = {"cuda": "CUDA", "hip": "ROCm"}
 _QUERIES = {
     "cuda": ("MPIX_Query_cuda_support",),
@@ -41,7 +46,8 @@ class DeviceMpiBuffer(DeviceBuffer):
 class DeviceMpiCommunicator:
     """A group of ranks over MPI, with buffers on the GPU: any variant of MPI communication, its buffers replaced.
 
-    MPI knows nothing of streams, so `stream`, on which buffers are filled, is synchronised before each call.
+    MPI knows nothing of streams: `stream`, on which the rank computes, is synchronised before each call. The whole
+    device would be too much: MPI's own copies for requests in flight are on streams too.
     """
 
     needs_progress = True
@@ -141,16 +147,53 @@ class DeviceMpiCommunicator:
         self._inner.close()
 
 
-def check_gpu_support(kind: Kind) -> None:
-    """Raise `PreflightError` where the MPI library cannot take addresses of a GPU's memory."""
+def check_gpu_support(kind: Kind, calls: Collection[str] = (), *, persistent: bool = False) -> None:
+    """Raise `PreflightError` where the MPI library cannot take addresses of a GPU's memory, or not in these calls.
+
+    `calls` are names of the communicator's operations, `persistent` says whether they become persistent requests.
+    """
     scopes = (ctypes.CDLL(None), ctypes.CDLL(MPI.__file__))
-    if kind == "host" or takes_gpu_buffers(kind, MPI.Get_library_version(), os.environ, scopes):
+    library_version = MPI.Get_library_version()
+    if kind == "host":
         return
-    cray = MPI.Get_library_version().startswith(_CRAY)
-    remedy = f"set {_CRAY_SWITCH}=1" if cray else f"load an MPI that was built with {_NAMES[kind]}"
+    if not takes_gpu_buffers(kind, library_version, os.environ, scopes):
+        raise PreflightError(
+            f"{version()} does not take buffers in GPU memory ({_NAMES[kind]}): {remedy(kind, library_version)}, or "
+            "use --buffers host, or --backend nccl"
+        )
+    if kind == "cuda":
+        check_reductions(version(), os.environ, calls, persistent=persistent)
+
+
+def remedy(kind: Kind, library_version: str) -> str:
+    """What makes a library take buffers in GPU memory, or brings one that does."""
+    if _CRAY not in library_version:
+        return f"load an MPI that was built with {_NAMES[kind]}"
+    library = _CRAY_LIBRARIES[kind]
+    return f"set {_CRAY_SWITCH}=1, with an mpi4py that is linked with {library}, or LD_PRELOAD={library}"
+
+
+def check_reductions(
+    library: str, environment: Mapping[str, str], calls: Collection[str], *, persistent: bool = False
+) -> None:
+    """Raise `PreflightError` where `library`, a name and version, would crash in the sums of calls on CUDA's memory.
+
+    Open MPI adds up on the host for all reductions but blocking ones, and takes addresses of the GPU for its own
+    (its page on CUDA, and its bugs 9845 and 12045); only the all-reduce of HCOLL is another one, where it is switched
+    on.
+    """
+    if not library.startswith("Open MPI"):
+        return
+    refused = [name for call, name in _NON_BLOCKING.items() if call in calls]
+    if persistent:
+        refused = [name for call, name in _PERSISTENT.items() if {call, f"i{call}"} & set(calls)]
+    hcoll = refused == ["MPI_Iallreduce"]
+    if not refused or (hcoll and all(environment.get(switch) == "1" for switch in _HCOLL_SWITCHES)):
+        return
+    switches = f", or HCOLL with {'=1 '.join(_HCOLL_SWITCHES)}=1 in the environment" if hcoll else ""
     raise PreflightError(
-        f"{version()} does not take buffers in GPU memory ({_NAMES[kind]}): {remedy}, or use --buffers host, "
-        "or --backend nccl"
+        f"{library} crashes in {' and '.join(refused)} of buffers in GPU memory (CUDA), which it adds up on the host; "
+        f"use --backend nccl{switches}"
     )
 
 
@@ -162,7 +205,7 @@ def takes_gpu_buffers(
     `scopes` is where its extensions are looked for. Cray MPICH follows a switch: with it, MPI_Init has already refused
     a program that lacks the library for GPUs.
     """
-    if library_version.startswith(_CRAY):
+    if _CRAY in library_version:
         return environment.get(_CRAY_SWITCH) == "1"
     for scope in scopes:
         for name in _QUERIES[kind]:

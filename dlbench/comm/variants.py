@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any
 
-from dlbench.accelerator.protocol import Device, NcclLibrary
+from dlbench.accelerator.protocol import Device, NcclLibrary, Stream
 from dlbench.comm.library import MPI
 from dlbench.comm.mpi import MPI_4, MpiCommunicator, PersistentMpiCommunicator
 from dlbench.comm.protocol import Communicator
@@ -18,11 +19,15 @@ def create(
     persistent: bool = False,
     device: Device | None = None,
     nccl: NcclLibrary | None = None,
+    stream: Stream | None = None,
+    calls: Collection[str] = (),
 ) -> Communicator[Any, Any]:
     """Communicator of the ranks of `comm`, by `backend` "mpi" or "nccl", with `buffers` in "host" or "gpu" memory.
 
-    NCCL needs `device` and `nccl`, whose buffers always lie on the GPU; MPI with buffers there needs `device`.
-    Collective. Raises `PreflightError` where NCCL does not start, or MPI does not take buffers of a GPU.
+    NCCL needs `device` and `nccl`, whose buffers always lie on the GPU; MPI with buffers there needs `device`, and
+    `stream`, on which the rank computes (default: one without work). `calls` are the names of the operations that it
+    will be asked for. Collective. Raises `PreflightError` where NCCL does not start, or MPI does not take buffers of a
+    GPU in these calls.
     """
     if backend == "nccl":
         from dlbench.comm.nccl import nccl_communicator  # noqa: PLC0415 - for GPUs only
@@ -36,8 +41,8 @@ def create(
 
     if device is None:
         raise ValueError("buffers on a GPU need a device")
-    check_gpu_support(device.facts.kind)
-    return DeviceMpiCommunicator(mpi_communicator(comm, persistent=persistent), device, device.stream())
+    check_gpu_support(device.facts.kind, calls, persistent=persistent)
+    return DeviceMpiCommunicator(mpi_communicator(comm, persistent=persistent), device, stream or device.stream())
 
 
 def mpi_communicator(comm: MPI.Comm, *, persistent: bool = False) -> MpiCommunicator:

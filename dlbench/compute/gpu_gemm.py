@@ -41,21 +41,29 @@ class GpuGemmCompute:
     """Performs the matrix products of a phase on the GPU.
 
     Operands hold random numbers from `seed`. All phases share three pools of at most `pool_bytes` each (default
-    `largest_pool`); results overwrite each other. A phase returns when its last product is done, so what a rank
-    communicates after it needs no event of this stream to wait for.
+    `largest_pool`); results overwrite each other. The products go to `stream` (default: a new one). A phase returns
+    when its last product is done, so what a rank communicates after it needs no event of this stream to wait for.
     """
 
     name = "gemm"
     timed = False
     on_device = True
 
-    def __init__(self, device: Device, precision: Precision, *, seed: int = 0, pool_bytes: int | None = None) -> None:
+    def __init__(
+        self,
+        device: Device,
+        precision: Precision,
+        *,
+        seed: int = 0,
+        pool_bytes: int | None = None,
+        stream: Stream | None = None,
+    ) -> None:
         self.precision = precision
         self.seed = seed
         self.pool_bytes = pool_bytes or largest_pool(device)
         self._device = device
         self._pools: list[Memory] = []
-        self._stream: Stream
+        self._stream = stream or device.stream()
         self._multiplier: Multiplier | None = None
         self._marks: tuple[Event, Event]
         self._end: Event
@@ -99,7 +107,6 @@ class GpuGemmCompute:
             *(random_operand(self._device, elements, self.precision, random) for elements in (left, right)),
             self._device.allocate(out * ELEMENT_BYTES[self.precision]),
         ]
-        self._stream = self._device.stream()
         self._multiplier = self._device.multiplier(self._stream, self.precision)
         self._marks = (self._device.event(), self._device.event())
         self._end = self._device.event()

@@ -10,7 +10,7 @@ from dlbench.compute.none import no_time
 from dlbench.compute.waiting import wait
 
 if TYPE_CHECKING:
-    from dlbench.accelerator.protocol import Device
+    from dlbench.accelerator.protocol import Device, Stream
     from dlbench.compute.protocol import Phase
 
 _CALIBRATION_SPINS = 20
@@ -18,7 +18,7 @@ _CALIBRATION_NS = 100_000
 
 
 class SpinCompute:
-    """Spins on the GPU as long as the roofline says.
+    """Spins on the GPU as long as the roofline says, on `stream` (default: a new one).
 
     To launch a kernel and to learn of its end takes microseconds, which would come on top of every phase. The shortest
     time that this took at the start is left out of the kernel's own, so that phases do not end early.
@@ -28,9 +28,9 @@ class SpinCompute:
     timed = True
     on_device = True
 
-    def __init__(self, device: Device) -> None:
+    def __init__(self, device: Device, stream: Stream | None = None) -> None:
         self._device = device
-        self._stream = device.stream()
+        self._stream = stream or device.stream()
         self._end = device.event()
         self.overhead_ns = self._measured_overhead()
 

@@ -9,21 +9,24 @@ from typing import TYPE_CHECKING, Any
 from dlbench import compute
 from dlbench.comm import variants
 from dlbench.comm.library import MPI
+from dlbench.compute.none import NoCompute
 from dlbench.roofline import Phase
 from dlbench.runtime.agreement import agree
+from dlbench.runtime.connections import first_messages
 from dlbench.runtime.energy import EnergyReader, agreed_source
+from dlbench.runtime.executor import Executor
 from dlbench.runtime.hosts import Host
 from dlbench.runtime.preflight import check_gpu_memory, launcher_claim
 from dlbench.runtime.request import RunRequest
 from dlbench.runtime.situation import Situation
 from dlbench.strategies import Configuration
 from dlbench.strategies.messages import memory_bytes, message_table
-from dlbench.strategies.ops import Compute, Scope
+from dlbench.strategies.ops import COMMUNICATIONS, Communication, Compute, Op, Recv, Scope, Send, operation
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
-    from dlbench.accelerator.protocol import DriverLoader
+    from dlbench.accelerator.protocol import DriverLoader, Stream
     from dlbench.comm.protocol import Communicator
     from dlbench.compute.protocol import Compute as ComputeModel
     from dlbench.records.schema import Backend
@@ -31,7 +34,8 @@ if TYPE_CHECKING:
 
 
 _NCCL_SECONDS = 10.0
-"""How long a rank on which NCCL does not start gives the others: where it is the only one, they wait for it in NCCL."""
+"""How long a rank on which NCCL fails to make a communicator gives the others: where it is the only one, they wait for
+it in NCCL."""
 
 
 class Equipment:
@@ -66,6 +70,8 @@ class Equipment:
         self._situation = situation
         self._driver = driver
         self._gpu: Gpu | None = None
+        self._stream: Stream | None = None
+        """What the GPU computes on."""
         self._opened = ExitStack()
 
     def prepare(self) -> None:
@@ -82,7 +88,11 @@ class Equipment:
         self.world = self._opened.enter_context(closing(self._make_world()))
         self.communicators = {}
         for scope in self._configuration.scopes():
-            self.communicators[scope] = self._opened.enter_context(closing(self._split(scope)))
+            self.communicators[scope] = group = self._split(scope)
+            if not self._is_world(scope):
+                self._opened.enter_context(closing(group))
+        if self._options.backend == "nccl":
+            self._exchange_first_messages()
         agree(self._comm, self._check_gpu_memory)
 
     def progress(self) -> Callable[[], None] | None:
@@ -124,6 +134,7 @@ class Equipment:
         self._situation.enter("opening the GPU")
         nccl = self._options.backend == "nccl"
         self._gpu, self.places = join_gpus(self._comm, self._host, self._driver, nccl=nccl)
+        self._stream = self._gpu.device.stream()
         facts = self._gpu.device.facts
         self._situation.device = facts.label
         self.energy = self._opened.enter_context(closing(EnergyReader(self._gpu.driver.meter(facts))))
@@ -135,6 +146,7 @@ class Equipment:
             ranks_per_core=self._host.ranks_per_core,
             seed=self._options.seed,
             device=self._gpu.device if self._gpu else None,
+            stream=self._stream,
             precision=self._options.gemm_precision,
             dtype=self._configuration.workload.dtype,
         )
@@ -150,16 +162,46 @@ class Equipment:
                 persistent=self._options.persistent,
                 device=self._gpu.device if self._gpu else None,
                 nccl=nccl,
+                stream=self._stream,
+                calls={_call(op) for op in self._ops() if isinstance(op, COMMUNICATIONS)},
             )
 
         return agree(self._comm, make, patience=_NCCL_SECONDS)
 
     def _split(self, scope: Scope) -> Communicator[Any, Any]:
+        """Communicator of the rank's group; that of all ranks where they are one group."""
+        if self._is_world(scope):
+            return self.world
         group = self._configuration.layout.group(scope, self._comm.rank)
-        return self.world.split(color=group.start, key=self._comm.rank)
+        return agree(
+            self._comm,
+            lambda: self.world.split(color=group.start, key=self._comm.rank),
+            patience=_NCCL_SECONDS,
+        )
+
+    def _is_world(self, scope: Scope) -> bool:
+        layout = self._configuration.layout
+        return layout.group_size(scope) == layout.world_size
+
+    def _exchange_first_messages(self) -> None:
+        """Have NCCL connect the ranks. A failure is not agreed upon: like one in an iteration, it names rank and op."""
+        layout, dtype = self._configuration.layout, self._configuration.workload.dtype
+        messages = first_messages(self._ops(), layout, dtype)
+
+        def prepare() -> Executor:
+            return Executor(messages, layout=layout, communicators=self.communicators, compute=NoCompute(), dtype=dtype)
+
+        executor = agree(self._comm, prepare)
+        self._situation.enter("the first messages", executor.current_op)
+        executor.reset()
+        executor.iterate()
+        self._situation.enter("checking the memory of the GPU")
+
+    def _ops(self) -> Iterator[Op]:
+        return self._configuration.ops(self._comm.rank)
 
     def _phases(self) -> list[Phase]:
-        return [op.phase for op in self._configuration.ops(self._comm.rank) if isinstance(op, Compute)]
+        return [op.phase for op in self._ops() if isinstance(op, Compute)]
 
     def _needs(self, *, on_gpu: bool) -> tuple[int, int]:
         """Bytes of the rank's messages, and of the operands of its matrix products, on the GPU or on the host."""
@@ -176,3 +218,8 @@ class Equipment:
         messages, operands = self._needs(on_gpu=True)
         name = f"{self._situation.who()}: {self._gpu.device.facts.name}"
         check_gpu_memory(name, messages, operands, self._gpu.device.free_bytes(), self._configuration.workload.scale)
+
+
+def _call(op: Communication) -> str:
+    """Name of the communicator's operation that carries an op out."""
+    return operation(op) if isinstance(op, Send | Recv) or op.blocking else f"i{operation(op)}"

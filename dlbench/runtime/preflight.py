@@ -158,20 +158,27 @@ def check_memory(host: str, needed: int, available: int | None, scale: float) ->
     )
 
 
+GPU_RESERVE = 512 * 2**20
+"""Bytes of a GPU that stay free for what is allocated behind the check: the workspace of cuBLAS, modules and local
+memory of kernels that the runtime loads when they are first launched, connections that NCCL makes for messages of
+another size, and what is lost where the allocator rounds up."""
+
+
 def check_gpu_memory(name: str, messages: int, operands: int, free: int, scale: float) -> None:
     """Raise `PreflightError` where a GPU has fewer bytes free than its rank needs, naming the scale that would fit.
 
     The rank needs buffers for its messages and the operands of its matrix products; a scale shrinks the former.
+    `GPU_RESERVE` must stay free.
     """
-    needed = messages + operands
-    if needed <= free:
+    left = free - GPU_RESERVE - operands
+    if messages <= left:
         return
-    fitting = _fitting_scale(scale, messages, free - operands) if free > operands else ""
+    fitting = _fitting_scale(scale, messages, left) if left > 0 else ""
     remedy = f"--scale {fitting} would fit" if fitting else "free some"
     products = f" and {operands / 1e9:.2f} GB for matrix products" if operands else ""
     raise PreflightError(
-        f"{name} has {free / 1e9:.2f} GB of memory free, but its rank needs {messages / 1e9:.2f} GB for messages"
-        f"{products}; {remedy}"
+        f"{name} has {free / 1e9:.2f} GB of memory free, of which {GPU_RESERVE / 1e9:.2f} GB are kept in reserve, but "
+        f"its rank needs {messages / 1e9:.2f} GB for messages{products}; {remedy}"
     )
 
 

@@ -9,9 +9,11 @@ from typing import Any
 import pytest
 from logging_device import LoggingDevice
 
+from dlbench.errors import PreflightError
+
 OPEN_MPI = "Open MPI v5.0.7, package: Open MPI user@localhost Distribution"
 MPICH = "MPICH Version:      4.3.0"
-CRAY = "CRAY MPICH version 8.1.32.10 (ANL base 3.4a2)"
+CRAY = "MPI VERSION    : CRAY MPICH version 8.1.25.17 (ANL base 3.4a2)\nMPI BUILD INFO : Thu Mar  2 11:55 2023"
 COLLECTIVES = ("allreduce", "allgather", "reduce_scatter", "alltoall")
 
 
@@ -60,6 +62,80 @@ def test_cray_mpich_takes_them_where_its_switch_is_on(
     device_mpi: ModuleType, environment: dict[str, str], expected: bool
 ) -> None:
     assert device_mpi.takes_gpu_buffers("hip", CRAY, environment, [library()]) is expected
+
+
+@pytest.mark.parametrize(
+    ("kind", "text", "words"),
+    [
+        (
+            "cuda",
+            CRAY,
+            "set MPICH_GPU_SUPPORT_ENABLED=1, with an mpi4py that is linked with libmpi_gtl_cuda.so, "
+            "or LD_PRELOAD=libmpi_gtl_cuda.so",
+        ),
+        (
+            "hip",
+            CRAY,
+            "set MPICH_GPU_SUPPORT_ENABLED=1, with an mpi4py that is linked with libmpi_gtl_hsa.so, "
+            "or LD_PRELOAD=libmpi_gtl_hsa.so",
+        ),
+        ("cuda", OPEN_MPI, "load an MPI that was built with CUDA"),
+        ("hip", MPICH, "load an MPI that was built with ROCm"),
+    ],
+)
+def test_the_remedy_is_that_of_the_library(device_mpi: ModuleType, kind: str, text: str, words: str) -> None:
+    assert device_mpi.remedy(kind, text) == words
+
+
+HCOLL = {"HCOLL_GPU_ENABLE": "1", "HCOLL_ENABLE_NBC": "1"}
+DP = {"iallreduce"}
+FSDP = {"allgather", "iallgather", "reduce_scatter", "iallreduce"}
+
+
+@pytest.mark.parametrize("calls", [DP, FSDP], ids=["dp", "fsdp"])
+def test_open_mpi_is_refused_where_it_would_crash_in_a_non_blocking_sum(
+    device_mpi: ModuleType, calls: set[str]
+) -> None:
+    with pytest.raises(PreflightError) as caught:
+        device_mpi.check_reductions("Open MPI v5.0.7", {"HCOLL_GPU_ENABLE": "1"}, calls)
+
+    assert str(caught.value) == (
+        "Open MPI v5.0.7 crashes in MPI_Iallreduce of buffers in GPU memory (CUDA), which it adds up on the host; use "
+        "--backend nccl, or HCOLL with HCOLL_GPU_ENABLE=1 HCOLL_ENABLE_NBC=1 in the environment"
+    )
+
+
+@pytest.mark.parametrize(
+    ("calls", "persistent", "names"),
+    [
+        ({"ireduce_scatter", "iallreduce"}, False, "MPI_Iallreduce and MPI_Ireduce_scatter_block"),
+        ({"ireduce_scatter"}, False, "MPI_Ireduce_scatter_block"),
+        (DP, True, "MPI_Allreduce_init"),
+        ({"allreduce", "reduce_scatter"}, True, "MPI_Allreduce_init and MPI_Reduce_scatter_block_init"),
+    ],
+)
+def test_hcoll_helps_with_nothing_but_the_non_blocking_all_reduce(
+    device_mpi: ModuleType, calls: set[str], persistent: bool, names: str
+) -> None:
+    with pytest.raises(PreflightError, match=f"crashes in {names} of buffers.*; use --backend nccl$"):
+        device_mpi.check_reductions("Open MPI v4.1.7rc1", HCOLL, calls, persistent=persistent)
+
+
+@pytest.mark.parametrize(
+    ("library", "environment", "calls", "persistent"),
+    [
+        ("Open MPI v5.0.7", HCOLL, DP, False),
+        ("Open MPI v5.0.7", HCOLL, FSDP, False),
+        ("Open MPI v5.0.7", {}, {"allreduce", "reduce_scatter", "iallgather", "ialltoall", "send"}, False),
+        ("Open MPI v5.0.7", {}, {"allgather", "alltoall"}, True),
+        ("MPICH Version: 4.3.0", {}, FSDP, True),
+        ("MPI VERSION : CRAY MPICH version 8.1.25.17 (ANL base 3.4a2)", {}, FSDP, False),
+    ],
+)
+def test_other_calls_and_other_libraries_are_not_refused(
+    device_mpi: ModuleType, library: str, environment: dict[str, str], calls: set[str], persistent: bool
+) -> None:
+    device_mpi.check_reductions(library, environment, calls, persistent=persistent)
 
 
 @pytest.fixture
