@@ -21,7 +21,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -95,20 +95,28 @@ def child(arguments: argparse.Namespace, load: Callable[..., Driver] = driver) -
         return 2
     for line in head(bench):
         tell({"line": line})
-    for row in rows(bench):
-        tell({"row": row})
-    tell({"end": True, "gpus": found.count()})
+    tell_rows(rows(bench), gpus=found.count())
     return 0
 
 
 def rank_of_pair(arguments: argparse.Namespace) -> int:
     """Make the checks of two ranks as one of them, and tell the parent of each row."""
-    from device_pair import pair  # noqa: PLC0415 - it starts MPI
+    from device_pair import RANK, pair  # noqa: PLC0415 - it starts MPI
 
-    for row in pair(partial(driver, host=arguments.host), HOST if arguments.host else GPU, arguments.device):
-        tell({"row": row})
-    tell({"end": True})
+    found = pair(partial(driver, host=arguments.host), HOST if arguments.host else GPU, arguments.device)
+    if RANK == 0:
+        tell_rows(found)
+    else:
+        list(found)  # its rows are told by rank 0: launchers mix what several ranks write, within lines
     return 0
+
+
+def tell_rows(found: Iterable[Row], **more: object) -> None:
+    """Tell the parent of each row as it comes, and then how many there were."""
+    count = 0
+    for count, row in enumerate(found, 1):
+        tell({"row": row})
+    tell({"end": count, **more})
 
 
 def tell(message: dict[str, object]) -> None:
@@ -148,7 +156,7 @@ def follow(
     command: Sequence[str], limit: float, found: list[Row], environment: Mapping[str, str] | None = None
 ) -> Ended:
     """Run checks in other processes, and print and keep their rows as they come."""
-    last, ended = {}, 0.0
+    last, ended, before = {}, 0.0, len(found)
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as process:
         timers = threading.Timer(limit, process.terminate), threading.Timer(limit + EXIT_SECONDS, process.kill)
         for timer in timers:
@@ -164,6 +172,9 @@ def follow(
         status = process.wait()
         for timer in timers:
             timer.cancel()
+    seen = len(found) - before
+    if last.get("end", seen) != seen:
+        show(Row("rows", f"{seen} have come", f"{last['end']}", FAILED), found)
     return Ended(status, ended and time.perf_counter() - ended, last)
 
 

@@ -33,6 +33,7 @@ from dlbench.comm.variants import create
 from dlbench.errors import DlbenchError, PreflightError
 
 RANKS = 2
+RANK = MPI.COMM_WORLD.rank
 WHAT = "two GPUs"
 
 

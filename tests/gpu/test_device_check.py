@@ -118,7 +118,7 @@ def test_two_ranks_of_which_one_waits_for_good_are_ended_and_have_failed(
 ) -> None:
     for name, value in stand_in.environment(fault="lost:1:3").items():
         monkeypatch.setenv(name, value)
-    monkeypatch.setattr(device_check.sys, "executable", cupy_mpi.python)
+    monkeypatch.setattr(sys, "executable", cupy_mpi.python)
     found: list[Row] = []
     device_check.check_pair(["--host", "--launcher", cupy_mpi.mpiexec], 2, 5.0, found)
     assert found[-1].check == "clean exit, two GPUs"
@@ -150,6 +150,18 @@ def test_a_child_that_takes_too_long_is_ended_and_has_failed(capsys: pytest.Capt
 )
 def test_an_exit_is_clean_that_is_quick_and_without_an_error(status: int, seconds: float, verdict: str) -> None:
     assert device_check.clean_exit("clean exit", status, seconds).verdict == verdict
+
+
+@pytest.mark.parametrize(("told", "failed"), [(1, []), (2, [Row("rows", "1 have come", "2", FAILED)])])
+def test_a_row_that_a_library_has_written_into_is_missed(
+    told: int, failed: list[Row], capsys: pytest.CaptureFixture[str]
+) -> None:
+    row = Row("a", "1", "1", OK)
+    torn = '{"row": NCCL INFO ["b", "1", "1", "OK"]}'
+    program = f"print({json.dumps(json.dumps({'row': row}))}); print({torn!r}); print('{{\"end\": {told}}}')"
+    found: list[Row] = []
+    ended = device_check.follow([sys.executable, "-c", program], 10.0, found)
+    assert (ended.status, found) == (0, [row, *failed])
 
 
 def test_what_libraries_print_in_between_is_passed_on_as_a_comment(capsys: pytest.CaptureFixture[str]) -> None:
