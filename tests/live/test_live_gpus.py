@@ -27,6 +27,7 @@ from dlbench.records.reader import Record, read_ops
 
 TESTS = Path(__file__).parents[1]
 NCCL = ("--backend", "nccl")
+NAMES = {22304: "2.23.4", 22602: "2.26.2"}
 WITHOUT_NCCL = {"PYTHONPATH": str(TESTS)}
 
 
@@ -52,15 +53,16 @@ def failure(completed: Completed, folder: Path) -> tuple[str, Record]:
     return line, record
 
 
-@pytest.mark.parametrize("ranks", [2, 4])
+@pytest.mark.parametrize(("ranks", "version"), [(2, 22304), (4, 22304), (4, 22602)])
 @pytest.mark.parametrize("strategy", list(SHORT))
 def test_a_strategy_delivers_right_data_over_nccl_and_leaves_a_valid_record(
-    cupy_mpi: Mpi, stand_in: StandIn, strategy: str, ranks: int, tmp_path: Path
+    cupy_mpi: Mpi, stand_in: StandIn, strategy: str, ranks: int, version: int, tmp_path: Path
 ) -> None:
     log = tmp_path / "calls"
     options = ("--check", "--record-ops", "--iterations", "2", "--record", str(tmp_path))
+    environment = stand_in.environment(log=log, version=version)
 
-    completed = cupy_mpi.launch(ranks, on_gpus(strategy, *NCCL, *options), env=stand_in.environment(log=log))
+    completed = cupy_mpi.launch(ranks, on_gpus(strategy, *NCCL, *options), env=environment)
 
     assert (completed.returncode, said(completed.stderr)) == (0, []), completed
     assert last_line(completed.stdout) == "OK"
@@ -70,10 +72,24 @@ def test_a_strategy_delivers_right_data_over_nccl_and_leaves_a_valid_record(
     assert (header.backend.name, header.options["buffers"]) == ("nccl", "gpu")
     assert header.devices == [f"host:{rank}" for rank in range(ranks)]
     assert [gpu.uuid for gpu in header.accelerators] == [f"HOST-{rank}" for rank in range(ranks)]
-    assert {(gpu.name, gpu.nccl, gpu.numa_node) for gpu in header.accelerators} == {("host memory", "2.23.4", 0)}
+    assert {(gpu.name, gpu.nccl, gpu.numa_node) for gpu in header.accelerators} == {("host memory", NAMES[version], 0)}
     for iteration, ops in zip(record.iterations, read_ops(record.path), strict=True):
         assert_ops_explain_times(header, iteration, ops)
     assert_closed(log, ranks)
+    shared = [note for note in header.notes if note.endswith("and this is NCCL 2.23.4")]
+    assert assert_streams(log, ranks, ordered=version >= 22600) == bool(shared)
+
+
+def assert_streams(log: Path, ranks: int, *, ordered: bool) -> bool:
+    """All communicators of a rank use one stream, or where NCCL keeps them in order one each. Whether several share."""
+    groups = False
+    for rank in range(ranks):
+        own = [call for call in calls(log) if call["world_rank"] == rank]
+        groups |= any(call["call"] == "ncclCommSplit" for call in own)
+        used = {(call["comm"], call["stream"]) for call in own if "stream" in call}
+        streams = {stream for _, stream in used}
+        assert len(streams) == (len(used) if ordered else 1)
+    return groups and not ordered
 
 
 def assert_closed(log: Path, ranks: int) -> None:
@@ -118,8 +134,8 @@ def test_an_error_that_nccl_finds_by_itself_ends_the_job_and_names_rank_and_op(
     program = on_gpus("dp", *NCCL, "--iterations", "100000", "--record", str(tmp_path))
     started = time.monotonic()
 
-    # Iteration 2, after 16 all-reduces: the fourth of eight.
-    completed = cupy_mpi.launch(2, program, env=stand_in.environment(fault="async:1:19"))
+    # Iteration 2, after the first message and 16 all-reduces: the fourth of eight.
+    completed = cupy_mpi.launch(2, program, env=stand_in.environment(fault="async:1:20"))
 
     assert time.monotonic() - started < 20
     line, record = failure(completed, tmp_path)
@@ -136,7 +152,8 @@ def test_a_message_that_never_comes_ends_the_job_at_the_timeout_and_names_the_op
     program = on_gpus("fsdp", *NCCL, "--timeout", "2", "--record", str(tmp_path))
     started = time.monotonic()
 
-    completed = cupy_mpi.launch(2, program, env=stand_in.environment(fault="lost:1:3"))
+    # After the first gather and the first scatter, with which the ranks are connected.
+    completed = cupy_mpi.launch(2, program, env=stand_in.environment(fault="lost:1:5"))
 
     assert time.monotonic() - started < 20
     line, _ = failure(completed, tmp_path)
@@ -153,7 +170,7 @@ def test_the_check_finds_one_wrong_bit_and_the_communicators_are_closed_all_the_
     log = tmp_path / "calls"
     program = on_gpus("dp", *NCCL, "--check", "--record", str(tmp_path))
 
-    completed = cupy_mpi.launch(2, program, env=stand_in.environment(fault="wrong:1:3", log=log))
+    completed = cupy_mpi.launch(2, program, env=stand_in.environment(fault="wrong:1:4", log=log))
 
     assert (completed.returncode, said(completed.stderr)) == (1, [])
     assert re.search(
@@ -166,6 +183,38 @@ def test_nccl_that_does_not_start_is_one_line_with_the_advice(cupy_mpi: Mpi, sta
     completed = cupy_mpi.launch(2, on_gpus("dp", *NCCL, "--no-record"), env=stand_in.environment(fault="id"))
 
     assert re.fullmatch(r"NCCL does not start: .*; NCCL_DEBUG=INFO says why; .*", refusal(completed))
+
+
+def test_nccl_that_makes_no_groups_is_one_line_with_the_advice(cupy_mpi: Mpi, stand_in: StandIn) -> None:
+    program = on_gpus("dp_pp_tp", *NCCL, "--no-record")
+
+    completed = cupy_mpi.launch(4, program, env=stand_in.environment(fault="split"))
+
+    assert re.fullmatch(
+        r"NCCL does not split its communicator on rank 0 of 4 \(NCCL_ERROR_SYSTEM_ERROR: .*\); NCCL_DEBUG=INFO .*",
+        refusal(completed),
+    )
+
+
+@pytest.mark.parametrize(
+    ("fault", "words"),
+    [
+        (
+            "lost:1:1",
+            r"hang: rank \d .* is in op 1 \(reduce_scatter/shard gradients\) of the first messages after 2\.\d s",
+        ),
+        ("async:1:1", r"rank \d .* failed in op 1 \(reduce_scatter/shard gradients\) of the first messages: "),
+    ],
+)
+def test_ranks_that_cannot_be_connected_end_the_job_and_name_the_op(
+    cupy_mpi: Mpi, stand_in: StandIn, fault: str, words: str
+) -> None:
+    program = on_gpus("fsdp", *NCCL, "--timeout", "2", "--no-record")
+
+    completed = cupy_mpi.launch(2, program, env=stand_in.environment(fault=fault))
+
+    assert completed.returncode not in (0, 2), completed
+    assert re.search(words, completed.stderr)
 
 
 def test_two_ranks_on_one_gpu_are_named_before_nccl_starts(cupy_mpi: Mpi, stand_in: StandIn, tmp_path: Path) -> None:
@@ -189,17 +238,22 @@ def test_two_versions_of_nccl_are_refused(cupy_mpi: Mpi, stand_in: StandIn) -> N
     )
 
 
-def test_what_does_not_fit_the_gpu_is_refused_with_a_scale(cupy_mpi: Mpi, stand_in: StandIn) -> None:
-    environment = {**stand_in.environment(), "HOST_MEMORY": "1000000000"}
+def test_what_does_not_fit_beside_what_nccl_takes_for_its_messages_is_refused_with_a_scale(
+    cupy_mpi: Mpi, stand_in: StandIn, tmp_path: Path
+) -> None:
+    log = tmp_path / "calls"
+    environment = {**stand_in.environment(log=log), "HOST_MEMORY": "1000000000"}
 
     # ViT-H has 632 404 480 parameters of 2 bytes, sent from one buffer and received into another: 2.53 GB.
+    # 0.99 × (1 GB − 512 MiB) / 2.53 GB = 0.181.
     completed = cupy_mpi.launch(2, on_gpus("dp", *NCCL, "--scale", "1"), env=environment)
 
     assert re.fullmatch(
-        r"rank 0 \(\S+, host:0\): host memory has 1\.00 GB of memory free, but its rank needs 2\.53 GB for messages; "
-        r"--scale 0\.39 would fit",
+        r"rank 0 \(\S+, host:0\): host memory has 1\.00 GB of memory free, of which 0\.54 GB are kept in reserve, "
+        r"but its rank needs 2\.53 GB for messages; --scale 0\.18 would fit",
         refusal(completed),
     )
+    assert [call["call"] for call in calls(log) if "stream" in call] == 2 * ["ncclAllReduce"], "NCCL has taken its part"
 
 
 def test_a_signal_ends_a_run_over_nccl_after_its_iteration(cupy_mpi: Mpi, stand_in: StandIn, tmp_path: Path) -> None:

@@ -9,11 +9,13 @@ from host_device import HostDriver
 
 from dlbench.accelerator.protocol import GpuFacts, Reading
 from dlbench.comm.library import MPI
+from dlbench.comm.variants import mpi_communicator
 from dlbench.runtime.agreement import AgreedExit
 from dlbench.runtime.equipment import Equipment
 from dlbench.runtime.hosts import Host
 from dlbench.runtime.options import parse_request, run_parser
 from dlbench.runtime.situation import Situation
+from dlbench.strategies.ops import Scope
 
 # ViT-H has 632 404 480 parameters of 2 bytes, which an all-reduce sends from one buffer and receives into another.
 MESSAGES = 4 * 632_404_480
@@ -34,13 +36,25 @@ def host(monkeypatch: pytest.MonkeyPatch) -> Counted:
     return Counted("nid1", MPI.COMM_SELF, cores=1)
 
 
-def equipment(host: Host, *argv: str, driver: Any = None) -> Equipment:
-    """Equipment of a single rank that runs DP with those options."""
-    request = parse_request("dp", run_parser("dp", "dp"), ["--model=vit-h", *argv])
+def equipment(
+    host: Host,
+    *argv: str,
+    driver: Any = None,
+    strategy: str = "dp",
+    world_size: int = 2,
+    model: str = "vit-h",
+    **own: int,
+) -> Equipment:
+    """Equipment of a single rank that runs a strategy with those options.
+
+    Its configuration is that of more ranks: a world of one has no messages.
+    """
+    options = [f"--{name}={value}" for name, value in own.items()]
+    request = parse_request(strategy, run_parser(strategy, strategy), [f"--model={model}", *options, *argv])
     return Equipment(
         MPI.COMM_SELF,
         request,
-        request.configuration(2),  # a world of one has no messages
+        request.configuration(world_size),
         host=host,
         situation=Situation(0, host.name),
         driver=driver,
@@ -78,11 +92,11 @@ def test_what_does_not_fit_the_gpu_is_refused_when_the_communicators_have_taken_
         tight.connect()
     tight.close()
 
-    # 0.99 × 1 GB / 2.5296 GB = 0.391
+    # 512 MiB of 1 GB stay free: 0.99 × 0.463 / 2.5296 = 0.181.
     assert leave.value.exit_code == 2
     assert leave.value.message == (
-        "rank 0 (nid1, host:0): host memory has 1.00 GB of memory free, but its rank needs 2.53 GB for messages; "
-        "--scale 0.39 would fit"
+        "rank 0 (nid1, host:0): host memory has 1.00 GB of memory free, of which 0.54 GB are kept in reserve, but "
+        "its rank needs 2.53 GB for messages; --scale 0.18 would fit"
     )
 
 
@@ -122,10 +136,84 @@ def test_what_was_opened_is_closed_in_the_reverse_order(host: Counted, monkeypat
     equipped = equipment(host, "--buffers=gpu", "--compute=spin", driver=Driver)
     equipped.prepare()
     equipped.connect()
-    parts = (("compute", equipped.compute), ("all ranks", equipped.world), *equipped.communicators.items())
+    parts = (("compute", equipped.compute), ("all ranks", equipped.world))
     for name, part in parts:
         monkeypatch.setattr(part, "close", lambda name=name, close=part.close: (close(), closed.append(str(name))))
     equipped.close()
 
     assert equipped.energy_source == "counter"
-    assert closed == ["world", "all ranks", "compute", "meter"]
+    assert closed == ["all ranks", "compute", "meter"]
+
+
+def test_a_scope_of_all_ranks_has_the_communicator_of_all_ranks(host: Counted) -> None:
+    equipped = equipment(host)
+    equipped.prepare()
+    equipped.connect()
+    assert equipped.communicators[Scope.WORLD] is equipped.world
+    equipped.close()
+
+
+def test_a_group_has_a_communicator_of_its_own_that_closes_before_that_of_all_ranks(
+    host: Counted, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    closed: list[str] = []
+    equipped = equipment(host, strategy="fsdp", world_size=4, model="llama3-8b", sharding=2)
+    equipped.prepare()
+    equipped.connect()
+    parts = (("all ranks", equipped.world), *equipped.communicators.items())
+    for name, part in parts:
+        monkeypatch.setattr(part, "close", lambda name=name, close=part.close: (close(), closed.append(str(name))))
+    equipped.close()
+
+    assert closed == ["shard", "replica", "all ranks"]
+
+
+class Recorded:
+    """What `variants.create` was called with."""
+
+    def __init__(self) -> None:
+        self.options: dict[str, Any] = {}
+
+    def __call__(self, comm: MPI.Comm, **options: Any) -> Any:
+        self.options = options
+        return mpi_communicator(comm)
+
+
+@pytest.mark.parametrize(
+    ("strategy", "model", "own", "calls"),
+    [
+        ("dp", "vit-h", {}, {"iallreduce"}),
+        ("fsdp", "llama3-8b", {"sharding": 2}, {"allgather", "iallgather", "reduce_scatter", "iallreduce"}),
+        ("dp_pp", "llama3-8b", {"pp": 2}, {"send", "recv", "allreduce"}),
+    ],
+)
+def test_a_communicator_is_told_what_it_will_be_asked_for(
+    host: Counted,
+    monkeypatch: pytest.MonkeyPatch,
+    strategy: str,
+    model: str,
+    own: dict[str, int],
+    calls: set[str],
+) -> None:
+    create = Recorded()
+    monkeypatch.setattr("dlbench.comm.variants.create", create)
+    equipped = equipment(host, strategy=strategy, world_size=4, model=model, **own)
+    equipped.prepare()
+    equipped.connect()
+    equipped.close()
+
+    assert create.options["calls"] == calls
+
+
+def test_messages_wait_for_the_stream_on_which_the_rank_computes(
+    host: Counted, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    create = Recorded()
+    monkeypatch.setattr("dlbench.comm.variants.create", create)
+    equipped = equipment(host, "--buffers=gpu", "--compute=spin", driver=HostDriver)
+    equipped.prepare()
+    equipped.connect()
+    computes_on = equipped.compute._stream  # type: ignore[attr-defined]
+    equipped.close()
+
+    assert create.options["stream"] is computes_on

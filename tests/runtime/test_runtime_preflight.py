@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from dlbench.errors import PreflightError
 from dlbench.runtime.preflight import (
+    GPU_RESERVE,
     LauncherClaim,
     available_memory,
     check_gpu_memory,
@@ -216,27 +217,30 @@ def gpu_refusal(messages: int, operands: int, free: int, scale: float = 1.0) -> 
 
 
 def test_a_refusal_of_a_gpu_names_the_rank_what_it_needs_and_a_scale() -> None:
-    # 0.99 × 0.5 × 1 / 4 = 0.12375, rounded down to two digits.
-    assert gpu_refusal(4 * 10**9, 0, 10**9, 0.5) == (
-        "rank 3 (nid1, cuda:3): NVIDIA H100 has 1.00 GB of memory free, but its rank needs 4.00 GB for messages; "
-        "--scale 0.12 would fit"
+    # 512 MiB of 3 GB are left free: 0.99 × 0.5 × 2.463 / 4 = 0.3048, rounded down to two digits.
+    assert gpu_refusal(4 * 10**9, 0, 3 * 10**9, 0.5) == (
+        "rank 3 (nid1, cuda:3): NVIDIA H100 has 3.00 GB of memory free, of which 0.54 GB are kept in reserve, but its "
+        "rank needs 4.00 GB for messages; --scale 0.3 would fit"
     )
 
 
 def test_the_scale_for_a_gpu_leaves_the_operands_of_its_products_as_they_are() -> None:
-    # 3 GB are left for 4 GB of messages: 0.99 × 3 / 4 = 0.7425.
+    # 2.463 GB are left for 4 GB of messages: 0.99 × 2.463 / 4 = 0.6096.
     assert gpu_refusal(4 * 10**9, 2 * 10**9, 5 * 10**9) == (
-        "rank 3 (nid1, cuda:3): NVIDIA H100 has 5.00 GB of memory free, but its rank needs 4.00 GB for messages and "
-        "2.00 GB for matrix products; --scale 0.74 would fit"
+        "rank 3 (nid1, cuda:3): NVIDIA H100 has 5.00 GB of memory free, of which 0.54 GB are kept in reserve, but its "
+        "rank needs 4.00 GB for messages and 2.00 GB for matrix products; --scale 0.6 would fit"
     )
 
 
-def test_a_gpu_with_no_memory_beside_the_operands_is_not_offered_a_scale() -> None:
-    assert gpu_refusal(10**9, 2 * 10**9, 2 * 10**9).endswith("; free some")
+@pytest.mark.parametrize("free", [2 * 10**9, 2 * 10**9 + GPU_RESERVE])
+def test_a_gpu_with_no_memory_beside_operands_and_reserve_is_not_offered_a_scale(free: int) -> None:
+    assert gpu_refusal(10**9, 2 * 10**9, free).endswith("; free some")
 
 
-def test_what_fits_a_gpu_is_not_refused() -> None:
-    check_gpu_memory("rank 0", 3, 2, 5, 1.0)
+def test_what_fits_a_gpu_beside_the_reserve_is_not_refused() -> None:
+    check_gpu_memory("rank 0", 3, 2, 5 + GPU_RESERVE, 1.0)
+    with pytest.raises(PreflightError):
+        check_gpu_memory("rank 0", 3, 2, 4 + GPU_RESERVE, 1.0)
 
 
 def suggested(message: str) -> str:

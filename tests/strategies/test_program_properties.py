@@ -19,6 +19,7 @@ from small_worlds import (
     small_model,
 )
 
+from dlbench.runtime.connections import first_messages
 from dlbench.strategies import Configuration
 from dlbench.strategies.layout import Coordinates, Layout
 from dlbench.strategies.ops import COLLECTIVES, AllReduce, Buffer, Op, Recv, Scope, Send, Wait, operation
@@ -60,6 +61,16 @@ def test_every_world_runs_to_its_end_even_if_gpus_carry_out_one_operation_after_
     configuration: Configuration,
 ) -> None:
     run_all_on_gpus(configuration)
+
+
+@settings(deadline=None, max_examples=150)
+@given(configurations(largest_world=16))
+def test_the_first_messages_run_to_their_end_even_if_gpus_carry_out_one_operation_after_the_other(
+    configuration: Configuration,
+) -> None:
+    layout, dtype = configuration.layout, configuration.workload.dtype
+    ranks = range(layout.world_size)
+    GpuInterpreter([first_messages(configuration.program(rank), layout, dtype) for rank in ranks], layout.group).run()
 
 
 @settings(deadline=None, max_examples=100)

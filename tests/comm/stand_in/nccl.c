@@ -15,6 +15,7 @@
                                  lost   the work never ends, unless its communicator is aborted
                                  wrong  one bit of what arrives is flipped
                                  id     ncclGetUniqueId fails
+                                 split  ncclCommSplit fails
                                  dry    no work is carried out: buffers need no memory */
 #define _GNU_SOURCE
 #include <fcntl.h>
@@ -424,6 +425,7 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t *comm, int size, ncclUniqueId id,
 ncclResult_t ncclCommSplit(ncclComm_t comm, int color, int key, ncclComm_t *child, void *config) {
     record("\"call\": \"ncclCommSplit\", \"parent\": %d, \"comm\": %d, \"color\": %d, \"key\": %d", comm->number,
            communicators, color, key);
+    if (fault("split", NEVER)) return SYSTEM_ERROR;
     struct meeting *meeting = comm->meeting;
     meeting->color[comm->rank] = color;
     meeting->key[comm->rank] = key;
