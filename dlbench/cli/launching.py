@@ -39,12 +39,19 @@ def _shell_words(text: str) -> list[str]:
 
 
 def start(command: Sequence[str], environment: Mapping[str, str], *, dry_run: bool) -> None:
-    """Become the launcher, with these variables where the user has not set them; returns only from a dry run."""
+    """Become the launcher, with these variables where the user has not set them; returns only from a dry run.
+
+    Raises `PreflightError` where it cannot be started, or is srun without a controller.
+    """
     added = {name: value for name, value in environment.items() if name not in os.environ}
     if dry_run:
         # The name of an assignment must not be quoted, or the shell takes the whole for a command.
         print(*(f"{name}={shlex.quote(value)}" for name, value in added.items()), shlex.join(command))
         return
+    if command[0] == "srun":
+        from dlbench.slurm.steps import require_controller  # noqa: PLC0415 - only for SLURM
+
+        require_controller()
     _become(command, {**os.environ, **added})
 
 

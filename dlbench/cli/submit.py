@@ -70,7 +70,7 @@ def submit(argv: Sequence[str]) -> int:
     campaign = find_campaign(folder, request)
     plan = campaign.plan if campaign else design_plan(request, system, settings.partition, settings.reservation)
     if not is_here(system):
-        _check(Campaign(folder, request, plan), system, settings, dry_run=arguments.dry_run)
+        _check(campaign or Campaign(folder, request, plan), system, settings, arguments)
     make_folder(folder)
     with locked(folder) as lock:
         campaign = find_campaign(folder, request) or start_campaign(folder, request, plan)
@@ -80,14 +80,19 @@ def submit(argv: Sequence[str]) -> int:
         return _submit(campaign, system, settings, arguments)
 
 
-def _check(campaign: Campaign, system: SystemSpec, settings: SiteSettings, *, dry_run: bool) -> None:
+def _check(campaign: Campaign, system: SystemSpec, settings: SiteSettings, arguments: Namespace) -> None:
     """Raise `UserError` for a campaign that cannot be submitted, before there is anything of it."""
-    from dlbench.slurm.planning import check_names  # noqa: PLC0415
-    from dlbench.slurm.submit import render_scripts  # noqa: PLC0415
+    from dlbench.slurm.planning import check_names, check_reservation  # noqa: PLC0415
+    from dlbench.slurm.render import render  # noqa: PLC0415
+    from dlbench.slurm.submit import design_scripts  # noqa: PLC0415
 
-    render_scripts(campaign, campaign.plan.experiments, system, settings)
+    dry_run = arguments.dry_run
+    for script in design_scripts(campaign, campaign.plan.experiments, system, settings, draft=dry_run):
+        render(script)
     if not dry_run:
         check_names(campaign.plan, system)
+        if settings.reservation is not None:
+            check_reservation(campaign.plan, settings.reservation)
 
 
 def _describe(campaign: Campaign) -> None:
@@ -121,14 +126,26 @@ def _submit(campaign: Campaign, system: SystemSpec, settings: SiteSettings, argu
     from dlbench.slurm.submit import missing, submit_all, write_scripts  # noqa: PLC0415
 
     if arguments.dry_run:
-        scripts = write_scripts(campaign, campaign.plan.experiments, system, settings)
-        print(f"nothing was submitted; {len(scripts)} scripts are written, such as {one_line(str(scripts[0]))}")
+        _draft(campaign, system, settings)
         return 0
     experiments = missing(campaign, again=arguments.again)
     submit_all(campaign, experiments, write_scripts(campaign, experiments, system, settings), print)
     left = len(campaign.plan.experiments) - len(experiments)
     print(f"{len(experiments)} submitted, {left} were there; see 'dlbench status {shlex.quote(str(campaign.folder))}'")
     return 0
+
+
+def _draft(campaign: Campaign, system: SystemSpec, settings: SiteSettings) -> None:
+    """Write the scripts to be looked at, and say what they lack."""
+    from dlbench.slurm.submit import design_scripts, write_scripts  # noqa: PLC0415
+
+    experiments = campaign.plan.experiments
+    scripts = write_scripts(campaign, experiments, system, settings, draft=True)
+    designed = design_scripts(campaign, experiments, system, settings, draft=True)
+    if absent := list(dict.fromkeys(name for script in designed for name in script.missing())):
+        options = " ".join(f"--{name} NAME" for name in absent)
+        print(f"# note       the scripts have no {' and no '.join(absent)}: to submit, add {options}")
+    print(f"nothing was submitted; {len(scripts)} scripts are written, such as {one_line(str(scripts[0]))}")
 
 
 def _parser() -> ArgumentParser:

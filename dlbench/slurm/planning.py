@@ -15,6 +15,7 @@ from dlbench.allocators.patterns import FULL, load_tiers
 from dlbench.allocators.rules import load_rules
 from dlbench.allocators.topology import Topology, from_system
 from dlbench.errors import OptionError, UserError
+from dlbench.quantities import counted
 from dlbench.slurm.campaign import Request
 from dlbench.slurm.live import has_slurm, live_topology, reserved_nodes
 from dlbench.slurm.topology_conf import read_topology
@@ -119,6 +120,16 @@ def check_names(plan: Plan, system: SystemSpec) -> None:
         raise OptionError(
             f"the plan has made-up names of nodes, such as {min(used)}, from the spec of system {system.name}; "
             "use --topology FILE or --topology live in another folder, --mode queue, or --dry-run"
+        )
+
+
+def check_reservation(plan: Plan, reservation: str) -> None:
+    """Raise `OptionError` for a plan on nodes that the reservation has not: it was made without it, or for another."""
+    used = {node for experiment in plan.experiments for job in experiment.jobs for node in job.nodes}
+    if used and has_slurm() and (strays := used - set(reserved_nodes(reservation))):
+        raise OptionError(
+            f"the plan has {counted(len(strays), 'node')} that --reservation {reservation} has not, such as "
+            f"{min(strays)}; design one for this reservation in another folder with -o"
         )
 
 

@@ -20,7 +20,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined, TemplateNotFound
 from dlbench.allocators.experiment import Experiment
 from dlbench.errors import OptionError, SpecError, one_line
 from dlbench.slurm.hostlist import compress
-from dlbench.slurm.settings import SiteSettings, require
+from dlbench.slurm.settings import SiteSettings, missing, require
 from dlbench.specs import SystemSpec
 from dlbench.specs.system import Scheduler
 
@@ -43,24 +43,33 @@ class Script:
     folder: Path
     """Of the experiment, absolute."""
     launcher: str = "auto"
+    draft: bool = False
+    """It is only to be looked at: what the site asks of its user may be missing."""
+
+    def missing(self) -> list[str]:
+        """What the system asks of its user and the settings do not have; a reservation only where nodes are chosen."""
+        reserved = bool(self.experiment.jobs[0].nodes)
+        names = [name for name in _scheduler(self.system).requires if reserved or name != "reservation"]
+        return missing(self.settings, names)
 
 
 def render(script: Script) -> str:
     """The text of the script.
 
-    Raises `OptionError` where the system needs a setting that is missing, the limit is shorter than the experiment, or
-    a path cannot stand in a script.
+    Raises `OptionError` where the system needs a setting that is missing, unless in a draft, the limit is shorter than
+    the experiment, or a path cannot stand in a script.
     """
     scheduler = _scheduler(script.system)
     settings = script.settings
-    reserved = bool(script.experiment.jobs[0].nodes)
-    needed = [name for name in scheduler.requires if reserved or name != "reservation"]
-    require(settings, needed, script.system.name)
+    absent = script.missing()
+    if not script.draft:
+        require(settings, absent, script.system.name)
     for name in scheduler.environment:
         if not _VARIABLE.fullmatch(name):
             raise SpecError(f"system {script.system.name}: at scheduler.environment: {name!r} is no name of a variable")
     text: str = _template(script.system.name).render(
         directives=_directives(script, scheduler),
+        absent=absent,
         modules=scheduler.modules,
         # A step does not inherit the CPUs of its job since SLURM 22.05.
         variables={**scheduler.environment, "SRUN_CPUS_PER_TASK": str(scheduler.cpus_per_task)},

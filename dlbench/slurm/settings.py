@@ -46,7 +46,7 @@ class SiteSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
                     raise SpecError(f"at {name}: expected one line without control characters, found {line!r}")
 
 
-_INSTEAD = {"reservation": "; without one use --mode queue"}
+_INSTEAD = {"reservation": "; without a reservation use --mode queue"}
 NAMES = tuple(field.name for field in msgspec.structs.fields(SiteSettings))
 
 
@@ -83,15 +83,22 @@ def site_file(environment: Mapping[str, str]) -> Path | None:
     return Path(home) / ".config" / SITE_FILE if home else None
 
 
+def missing(settings: SiteSettings, names: Iterable[str]) -> list[str]:
+    """Those of `names` that are not set."""
+    return [name for name in names if getattr(settings, name) is None]
+
+
 def require(settings: SiteSettings, names: Iterable[str], system: str) -> None:
-    """Raise `OptionError` for the first of `names` that is not set, with all places where it could be."""
-    for name in names:
-        if getattr(settings, name) is None:
-            variable = f"{VARIABLE_PREFIX}{name.upper()}"
-            raise OptionError(
-                f"system {system} needs your {name}: use --{name} NAME, or '{name}: NAME' in --config FILE or in "
-                f"~/.config/{SITE_FILE}, or the environment variable {variable}{_INSTEAD.get(name, '')}"
-            )
+    """Raise `OptionError` where any of `names` is not set, with all places where they could be."""
+    if absent := missing(settings, names):
+        options = " ".join(f"--{name} NAME" for name in absent)
+        variables = " and ".join(f"{VARIABLE_PREFIX}{name.upper()}" for name in absent)
+        keys = " and ".join(f"'{name}: NAME'" for name in absent)
+        instead = "".join(_INSTEAD.get(name, "") for name in absent)
+        raise OptionError(
+            f"system {system} needs your {' and '.join(absent)}: use {options}, or {keys} in --config FILE or in "
+            f"~/.config/{SITE_FILE}, or {variables} in the environment{instead}; --dry-run does without"
+        )
 
 
 def _variables(environment: Mapping[str, str]) -> dict[str, Any]:

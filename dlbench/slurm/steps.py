@@ -2,15 +2,26 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from shutil import which
 
 from dlbench.errors import PreflightError, RunError
 from dlbench.slurm.hostlist import expand
 
 _PATIENCE_SECONDS = 60.0
 """How long SLURM's commands may take; a busy controller answers late."""
+_NO_CONTROLLER = re.compile(
+    "configuration source|contact slurm controller|connection failure|connection refused|socket timed out| is DOWN",
+    re.IGNORECASE,
+)
+"""In what SLURM's commands print where they are installed and no cluster is behind them."""
+
+
+class NoControllerError(RunError):
+    """SLURM's commands are here, and no controller answers them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,13 +68,27 @@ class SlurmJob:
 def slurm_output(command: Sequence[str], environment: Mapping[str, str] | None = None) -> str:
     """What a command of SLURM prints, by default in this environment.
 
-    Raises `RunError` with SLURM's own words where it fails.
+    Raises `RunError` with SLURM's own words where it fails, `NoControllerError` without them.
     """
     done = _finished(command, environment)
     if done.returncode:
         words = " ".join((done.stderr or done.stdout).split()) or f"exit code {done.returncode}"
+        if _NO_CONTROLLER.search(words):
+            raise NoControllerError(f"no SLURM controller answers {command[0]}, see 'dlbench doctor'")
         raise RunError(f"{command[0]} failed: {words}")
     return done.stdout
+
+
+def require_controller() -> None:
+    """Raise `PreflightError` where no controller answers; it is not looked for where `scontrol` is not on the PATH."""
+    if which("scontrol") is None:
+        return
+    try:
+        slurm_output(["scontrol", "ping"])
+    except NoControllerError as error:
+        raise PreflightError(f"srun cannot start ranks: {error}") from None
+    except RunError:  # it is busy, or a site's own command; srun has the last word
+        return
 
 
 def _finished(command: Sequence[str], environment: Mapping[str, str] | None = None) -> subprocess.CompletedProcess[str]:

@@ -37,29 +37,38 @@ def missing(campaign: Campaign, *, again: bool = False) -> list[Experiment]:
     return [experiment for experiment in campaign.plan.experiments if states[experiment.name] in wanted]
 
 
-def render_scripts(
-    campaign: Campaign, experiments: Sequence[Experiment], system: SystemSpec, settings: SiteSettings
-) -> list[str]:
-    """The scripts of the experiments; nothing is written. Raises `OptionError`, as `render`."""
+def design_scripts(
+    campaign: Campaign,
+    experiments: Sequence[Experiment],
+    system: SystemSpec,
+    settings: SiteSettings,
+    *,
+    draft: bool = False,
+) -> list[Script]:
+    """What the scripts of the experiments depend on; a `draft` may lack what the site asks for."""
     return [
-        render(
-            Script(
-                experiment=experiment,
-                system=system,
-                settings=settings,
-                folder=campaign.folder_of(experiment).absolute(),
-                launcher=campaign.request.launcher,
-            )
+        Script(
+            experiment=experiment,
+            system=system,
+            settings=settings,
+            folder=campaign.folder_of(experiment).absolute(),
+            launcher=campaign.request.launcher,
+            draft=draft,
         )
         for experiment in experiments
     ]
 
 
 def write_scripts(
-    campaign: Campaign, experiments: Sequence[Experiment], system: SystemSpec, settings: SiteSettings
+    campaign: Campaign,
+    experiments: Sequence[Experiment],
+    system: SystemSpec,
+    settings: SiteSettings,
+    *,
+    draft: bool = False,
 ) -> list[Path]:
     """Write what each of the experiments needs to run; gives their scripts. Raises `OptionError`, and then has none."""
-    texts = render_scripts(campaign, experiments, system, settings)
+    texts = [render(script) for script in design_scripts(campaign, experiments, system, settings, draft=draft)]
     scripts = [campaign.write_experiment(experiment) / SCRIPT_FILE for experiment in experiments]
     for script, text in zip(scripts, texts, strict=True):
         script.write_text(text, encoding="utf-8")

@@ -11,13 +11,14 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from campaigns import Slurm
 
 from dlbench.errors import OptionError, PreflightError, RunError
 from dlbench.slurm import job_launchers, launchers
 from dlbench.slurm.job_launchers import LAUNCHERS, JobLauncher, Mpiexec, Ranks, Srun, Surroundings, job_launcher
 from dlbench.slurm.launchers import FAMILIES, Library
 from dlbench.slurm.processes import MARK_VARIABLE, kill_marked, marked
-from dlbench.slurm.steps import SlurmJob, Step, slurm_output
+from dlbench.slurm.steps import NoControllerError, SlurmJob, Step, require_controller, slurm_output
 
 FAMILY = {family.name: family for family in FAMILIES}
 JOB = SlurmJob("77", ("n1", "n2", "n3", "n4"), "8")
@@ -185,7 +186,7 @@ def test_where_slurm_does_not_answer_processes_are_killed_all_the_same(commands:
     with sleeping("a") as process:
         launcher.kill(["a"])
         assert process.wait(5) == -signal.SIGKILL
-    with pytest.raises(RunError, match="squeue failed: slurm_load_jobs error: Unable to contact slurm controller"):
+    with pytest.raises(RunError, match="no SLURM controller answers squeue"):
         launcher.left(["a"])
 
 
@@ -207,6 +208,42 @@ def test_a_command_of_slurm_that_is_missing_is_named(monkeypatch: pytest.MonkeyP
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(PreflightError, match="cannot start squeue: No such file or directory; is SLURM on the PATH"):
         slurm_output(["squeue"])
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "squeue: error: fetch_config: DNS SRV lookup failed; squeue: fatal: Could not establish a configuration source",
+        "slurm_load_jobs error: Unable to contact slurm controller (connect failure)",
+        "slurm_load_jobs error: Socket timed out on send/recv operation",
+        "Slurmctld(primary) at m1 is DOWN",
+    ],
+)
+def test_silence_of_the_controller_is_one_line_that_leads_to_the_doctor(
+    words: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    commands = Slurm(tmp_path / "bin")
+    monkeypatch.setenv("PATH", str(commands.folder))
+    commands.refuses("squeue", words)
+    with pytest.raises(NoControllerError) as error:
+        slurm_output(["squeue"])
+    assert str(error.value) == "no SLURM controller answers squeue, see 'dlbench doctor'"
+    commands.refuses("scontrol", words)
+    with pytest.raises(PreflightError, match="^srun cannot start ranks: no SLURM controller answers scontrol, see"):
+        require_controller()
+
+
+def test_what_scontrol_says_otherwise_or_its_absence_does_not_keep_srun_from_starting(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    commands = Slurm(tmp_path / "bin")
+    monkeypatch.setenv("PATH", str(commands.folder))
+    commands.refuses("scontrol", "scontrol: not for you")
+    require_controller()
+    commands.prints("scontrol", "Slurmctld(primary) at m1 is UP")
+    require_controller()
+    monkeypatch.setenv("PATH", str(tmp_path))
+    require_controller()
 
 
 class TestChoice:

@@ -169,10 +169,29 @@ def test_a_variable_that_is_none_is_refused() -> None:
 def test_a_reservation_is_needed_for_chosen_nodes_only() -> None:
     account = SiteSettings(account="ABC")
     assert "reservation" not in directives(script(experiment=QUEUE, site=account))
-    with pytest.raises(OptionError, match="leonardo needs your reservation: .*; without one use --mode queue"):
+    with pytest.raises(
+        OptionError, match="leonardo needs your reservation: .*; without a reservation use --mode queue"
+    ):
         script(site=account)
-    with pytest.raises(OptionError, match="system lumi needs your account: use --account NAME, .* DLBENCH_ACCOUNT$"):
+    with pytest.raises(OptionError, match="system lumi needs your account and reservation: use --account NAME"):
         script("lumi", site=SiteSettings())
+
+
+def test_a_draft_says_in_comments_what_it_lacks_and_is_otherwise_the_script() -> None:
+    draft = Script(
+        experiment=TWO_JOBS,
+        system=load_system("leonardo"),
+        settings=SiteSettings(account="ABC"),
+        folder=Path("/campaign/mix-000"),
+        draft=True,
+    )
+    text = render(draft)
+    assert draft.missing() == ["reservation"]
+    assert "##SBATCH --reservation=NAME, which the system needs\n" in text
+    whole = directives(script())
+    assert whole.pop("reservation") == "XYZ"
+    assert directives(text) == whole
+    assert code(text) == code(script())
 
 
 def test_a_system_without_a_scheduler_has_no_script() -> None:

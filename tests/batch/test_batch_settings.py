@@ -87,5 +87,15 @@ def test_what_a_system_needs_is_asked_for_with_all_places() -> None:
         require(SiteSettings(account="a"), ("account", "reservation"), "leonardo")
     assert str(error.value) == (
         "system leonardo needs your reservation: use --reservation NAME, or 'reservation: NAME' in --config FILE or in "
-        "~/.config/dlbench/site.yaml, or the environment variable DLBENCH_RESERVATION; without one use --mode queue"
+        "~/.config/dlbench/site.yaml, or DLBENCH_RESERVATION in the environment; without a reservation use "
+        "--mode queue; --dry-run does without"
+    )
+
+
+def test_all_that_a_system_needs_is_asked_for_at_once() -> None:
+    with pytest.raises(OptionError) as error:
+        require(SiteSettings(), ("account", "reservation"), "leonardo")
+    assert str(error.value).startswith(
+        "system leonardo needs your account and reservation: use --account NAME --reservation NAME, or 'account: NAME' "
+        "and 'reservation: NAME' in --config FILE or in "
     )

@@ -188,7 +188,7 @@ def test_what_runs_here_again_has_not_the_state_of_the_time_before(campaign: Cam
 
 def test_a_slurm_that_does_not_answer_is_an_error_and_no_state(slurm: Slurm) -> None:
     slurm.refuses("squeue", "slurm_load_jobs error: Unable to contact slurm controller")
-    with pytest.raises(UserError, match="squeue failed: slurm_load_jobs error: Unable to contact slurm controller"):
+    with pytest.raises(UserError, match="no SLURM controller answers squeue"):
         read_queue(["7"])
 
 

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+from campaigns import Slurm
 
 from dlbench.cli import run as command
 from dlbench.cli.run import run
@@ -183,3 +184,15 @@ def test_the_command_line_answers_a_mistake_with_2_and_one_line() -> None:
     assert done.stdout == ""
     assert done.stderr.startswith("dlbench: argument --sync: invalid choice: 'never'")
     assert len(done.stderr.splitlines()) == 1
+
+
+def test_srun_without_a_controller_is_refused_before_it_speaks_for_itself(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    commands = Slurm(tmp_path / "bin")
+    commands.refuses("scontrol", "scontrol: fatal: Could not establish a configuration source")
+    monkeypatch.setenv("PATH", str(commands.folder))
+    monkeypatch.setattr(command, "plan_launch", lambda *_: Launch(["srun", "-n", "2"]))
+    with pytest.raises(PreflightError) as error:
+        run(["dp", "-n", "2", "--launcher", "srun"])
+    assert str(error.value) == ("srun cannot start ranks: no SLURM controller answers scontrol, see 'dlbench doctor'")

@@ -98,6 +98,43 @@ def test_a_dry_run_writes_plan_and_scripts_and_submits_nothing(dlbench: Any, slu
     assert not Path("c/submissions.log").exists()
 
 
+def test_a_dry_run_needs_no_account_and_says_what_its_scripts_lack(dlbench: Any, slurm: Slurm) -> None:
+    code, out, err = dlbench(*LEONARDO, "--dry-run")
+    assert (code, err) == (0, "")
+    assert (
+        "# note       the scripts have no account and no reservation: "
+        "to submit, add --account NAME --reservation NAME\n"
+    ) in out
+    assert "##SBATCH --account=NAME" in Path("c/mix-000/job.sh").read_text()
+    assert (
+        "# note       the scripts have no account: to submit, add --account NAME\n"
+        in (dlbench(*LEONARDO, "--dry-run", "--mode=queue", "-o", "d")[1])
+    )
+    assert "the scripts have no" not in dlbench(*LEONARDO, *SITE, "--dry-run")[1]
+
+
+def test_a_plan_made_without_the_reservation_is_not_submitted_to_it(dlbench: Any, slurm: Slurm) -> None:
+    dlbench(*LEONARDO, "--nodes=n[1-6]", "--gpus=24", "--dry-run")
+    told = complaint(dlbench(*LEONARDO, *SITE, "--nodes=n[1-6]", "--gpus=24"))
+    assert told.startswith("the plan has ")
+    assert told.endswith(
+        " that --reservation XYZ has not, such as n1; design one for this reservation in another folder with -o"
+    )
+    assert slurm.calls("sbatch") == []
+
+
+def test_commands_of_slurm_without_a_controller_are_no_wall_of_words(dlbench: Any, slurm: Slurm) -> None:
+    slurm.refuses(
+        "scontrol",
+        "scontrol: error: fetch_config: DNS SRV lookup failed\nscontrol: fatal: Could not "
+        "establish a configuration source",
+    )
+    found = "no SLURM controller answers scontrol, see 'dlbench doctor'; use --topology FILE"
+    _, out, _ = dlbench(*LEONARDO, "--dry-run")
+    assert f"# topology   the spec of system leonardo, as SLURM gives none ({found}): 3420 nodes" in out
+    assert complaint(dlbench(*LEONARDO, "--topology=live", "-o", "d")) == found
+
+
 def test_one_seed_gives_the_same_files_byte_for_byte(dlbench: Any, slurm: Slurm) -> None:
     both = []
     for _ in range(2):
@@ -111,7 +148,7 @@ def test_one_seed_gives_the_same_files_byte_for_byte(dlbench: Any, slurm: Slurm)
 
 
 def test_a_refused_campaign_leaves_no_folder_behind(dlbench: Any, slurm: Slurm) -> None:
-    assert complaint(dlbench(*LEONARDO)).startswith("system leonardo needs your account: use --account NAME, or ")
+    assert complaint(dlbench(*LEONARDO)).startswith("system leonardo needs your account and reservation: use ")
     assert not Path("c").exists()
 
 
