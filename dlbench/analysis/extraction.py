@@ -9,6 +9,7 @@ from operator import add
 from pathlib import Path
 from typing import Any, TypeAlias
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -45,6 +46,14 @@ _COPIED = (
     *("concurrent_jobs", "seed", "ideal_seconds", "energy_source"),
 )
 """Columns of a run that have the name and the value of the header's field."""
+
+
+class _Delay(msgspec.Struct, frozen=True, order=True):
+    """An entry of the option `delay`."""
+
+    rank: int
+    op: int
+    milliseconds: float
 
 
 class Unusable(Exception):
@@ -237,6 +246,7 @@ def _row(record: Record) -> dict[str, Any]:
         "gpus": header.world_size,
         "backend": header.backend.name,
         "library": header.backend.library,
+        "delay": _delay(header.options.get("delay")),
         "precision": str(header.options.get("compute_precision", "")),
         "persistent": header.backend.persistent,
         "mode": header.labels.get(_MODE, ""),
@@ -247,6 +257,15 @@ def _row(record: Record) -> dict[str, Any]:
         "reason": "" if end is None else end.reason,
     }
     return _printable(row)
+
+
+def _delay(injected: Any) -> str:
+    """The delays of a run as `--delay` takes them, by rank and op: `1:8:40 3:0:2.5`; "" of none."""
+    try:
+        delays = msgspec.convert(injected or [], list[_Delay])
+    except msgspec.ValidationError:
+        return str(injected)  # not as this version writes it: still no run to pool with others
+    return " ".join(f"{each.rank}:{each.op}:{each.milliseconds:.15g}" for each in sorted(delays))
 
 
 def _notes(record: Record) -> list[str]:

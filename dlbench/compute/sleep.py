@@ -84,6 +84,24 @@ class Sleeper:
             time.sleep(left * 1e-9)
         self._spin(deadline_ns)
 
+    def lasting(self, nanoseconds: int, progress: Callable[[], None] | None = None) -> Callable[[], None]:
+        """Bind a sleep of that length; `progress` is called first, and every `POLL_SECONDS` while the end is far."""
+        clock, sleep, until = time.perf_counter_ns, time.sleep, self.until
+        if progress is None:
+            return lambda: until(clock() + nanoseconds)
+
+        reach = round(POLL_SECONDS * 1e9) + self.spin_ns
+
+        def sleep_and_poll() -> None:
+            deadline = clock() + nanoseconds
+            progress()
+            while deadline - clock() > reach:
+                sleep(POLL_SECONDS)
+                progress()
+            until(deadline)
+
+        return sleep_and_poll
+
 
 class SleepCompute:
     """Sleeps as long as the roofline says."""
@@ -116,24 +134,7 @@ class SleepCompute:
     def bind(self, phase: Phase, progress: Callable[[], None] | None = None) -> Callable[[], None]:
         """Bind a phase; `progress` is called first, and again every `POLL_SECONDS` while the deadline is far."""
         duration = round(phase.seconds * 1e9)
-        clock, sleep, until = time.perf_counter_ns, time.sleep, self.sleeper.until
-        if duration <= 0:
-            return no_time
-
-        if progress is None:
-            return lambda: until(clock() + duration)
-
-        reach = round(POLL_SECONDS * 1e9) + self.sleeper.spin_ns
-
-        def sleep_and_poll() -> None:
-            deadline = clock() + duration
-            progress()
-            while deadline - clock() > reach:
-                sleep(POLL_SECONDS)
-                progress()
-            until(deadline)
-
-        return sleep_and_poll
+        return self.sleeper.lasting(duration, progress) if duration > 0 else no_time
 
     def close(self) -> None:
         """Nothing to give back."""

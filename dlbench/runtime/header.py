@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -10,7 +10,8 @@ import msgspec
 from dlbench.records.schema import Backend, ClockModel, Header
 from dlbench.records.writer import unique_name
 from dlbench.runtime.environment import package_versions, relevant_environment
-from dlbench.runtime.request import RunRequest
+from dlbench.runtime.executor import describe_op
+from dlbench.runtime.request import Delay, RunRequest
 from dlbench.strategies import Configuration
 from dlbench.strategies.facts import facts, op_tables
 
@@ -41,7 +42,7 @@ def build_header(  # noqa: PLR0913 (the sources of a header, all by keyword)
     run, described = request.run, facts(configuration)
     fields: dict[str, Any] = {
         **described,
-        "notes": [*described["notes"], *remarks],
+        "notes": [*described["notes"], *_delays(run.delay, configuration), *remarks],
         "run_id": unique_name(request.strategy, configuration.layout.world_size, created),
         "created": created,
         "compute": run.compute,
@@ -65,3 +66,10 @@ def build_header(  # noqa: PLR0913 (the sources of a header, all by keyword)
         "op_tables": op_tables(configuration) if run.record_ops else [],
     }
     return msgspec.convert({"kind": "header", **fields}, Header)
+
+
+def _delays(delays: Sequence[Delay], configuration: Configuration) -> Iterator[str]:
+    """What is injected into the run, in words: its times are those of a machine with this fault."""
+    for delay in delays:
+        op = describe_op(delay.op, configuration.program(delay.rank)[delay.op])
+        yield f"delay: rank {delay.rank} sleeps {delay.milliseconds:g} ms before {op}"

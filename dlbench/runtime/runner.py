@@ -6,9 +6,8 @@ import gc
 import os
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-from time import perf_counter_ns
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -21,7 +20,7 @@ from dlbench.runtime.agreement import AgreedExit, agree
 from dlbench.runtime.clock import GlobalClock
 from dlbench.runtime.collector import CONTINUE, RESYNC, Collector
 from dlbench.runtime.equipment import Equipment
-from dlbench.runtime.executor import Executor
+from dlbench.runtime.executor import Executor, in_flight
 from dlbench.runtime.hosts import Host
 from dlbench.runtime.request import RunRequest
 from dlbench.runtime.rows import RowFormat, Rows
@@ -33,6 +32,7 @@ if TYPE_CHECKING:
     from dlbench.accelerator.protocol import DriverLoader
     from dlbench.records.schema import ClockModel
     from dlbench.runtime.reporter import Reporter
+    from dlbench.strategies.ops import Op
 
 
 class Runner:
@@ -113,24 +113,28 @@ class Runner:
         return True
 
     def _make_executor(self) -> Executor:
+        program = self._configuration.program(self._comm.rank)
         return Executor(
-            self._configuration.program(self._comm.rank),
+            program,
             layout=self._configuration.layout,
             communicators=self._equipment.communicators,
             compute=self._equipment.compute,
             dtype=self._configuration.workload.dtype,
             progress=self._equipment.progress(),
-            delays=self._delays(),
+            delays=self._delays(program),
         )
 
-    def _delays(self) -> dict[int, Callable[[], None]]:
-        sleeper = Sleeper(self._host.ranks_per_core) if self._options.delay else None
-
-        def sleep(milliseconds: float) -> Callable[[], None]:
-            nanoseconds = round(milliseconds * 1e6)
-            return lambda: sleeper.until(perf_counter_ns() + nanoseconds) if sleeper else None
-
-        return {delay.op: sleep(delay.milliseconds) for delay in self._options.delay if delay.rank == self._comm.rank}
+    def _delays(self, program: Sequence[Op]) -> dict[int, Callable[[], None]]:
+        """Sleeps before ops of this rank; like phases of computation, they drive what is in flight then."""
+        delays = {delay.op: delay for delay in self._options.delay if delay.rank == self._comm.rank}
+        if not delays:
+            return {}
+        sleeper, progress = Sleeper(self._host.ranks_per_core), self._equipment.progress()
+        return {
+            op: sleeper.lasting(round(delays[op].milliseconds * 1e6), progress if pending else None)
+            for op, pending in enumerate(in_flight(program))
+            if op in delays
+        }
 
     def _open_record(self, clock: ClockModel | None) -> None:
         """Rank 0 writes the header; every rank learns where the record is, to note in it why it failed."""

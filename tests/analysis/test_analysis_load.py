@@ -95,6 +95,27 @@ def test_a_row_of_classes_sums_up_the_ranks(tmp_path: Path) -> None:
     assert (found["seconds"], found["mean"], found["share"]) == pytest.approx((0.2, 0.1, 0.2))
 
 
+@pytest.mark.parametrize(
+    ("option", "shown"),
+    [
+        ([{"rank": 3, "op": 0, "milliseconds": 2.5}, {"rank": 1, "op": 8, "milliseconds": 40.0}], "1:8:40 3:0:2.5"),
+        ([{"rank": 1, "op": 8, "milliseconds": 1234567.25}], "1:8:1234567.25"),
+        ([], ""),
+        ("a delay of another age", "a delay of another age"),
+    ],
+)
+def test_a_delay_is_written_as_the_option_takes_it(tmp_path: Path, option: object, shown: str) -> None:
+    assert load([measured_run(tmp_path, options={"delay": option})]).runs.loc[0, "delay"] == shown
+
+
+def test_delayed_runs_are_chosen_and_left_out_by_a_condition(tmp_path: Path) -> None:
+    write_run(tmp_path, "plain", [[1.0, 1.0]])
+    write_run(tmp_path, "late", [[1.0, 1.0]], options={"delay": [{"rank": 1, "op": 8, "milliseconds": 40.0}]})
+    campaign = load([tmp_path])
+    assert campaign.select(where="delay == '1:8:40'").runs["run_id"].to_list() == ["late"]
+    assert campaign.select(where="delay == ''").runs["run_id"].to_list() == ["plain"]
+
+
 def test_a_row_of_runs_holds_what_decides_the_configuration(tmp_path: Path) -> None:
     path = measured_run(
         tmp_path,
@@ -121,6 +142,7 @@ def test_a_row_of_runs_holds_what_decides_the_configuration(tmp_path: Path) -> N
         "library": "MPICH 5.0.2",
         "sync": "barrier",
         "progress": "poll",
+        "delay": "",
         "mode": "queue",
         "label_fabric": "ndr",
         "nodes": 1,

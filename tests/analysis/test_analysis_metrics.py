@@ -76,6 +76,9 @@ def test_iterations_of_all_runs_of_a_configuration_are_pooled(tmp_path: Path) ->
     assert row["throughput_low"] < row["throughput"] < row["throughput_high"]
 
 
+DELAY = {"rank": 1, "op": 8, "milliseconds": 40.0}
+
+
 @pytest.mark.parametrize(
     ("factor", "other"),
     [
@@ -86,6 +89,7 @@ def test_iterations_of_all_runs_of_a_configuration_are_pooled(tmp_path: Path) ->
         ("sync", {"options": {"sync": "none", "progress": "poll"}}),
         ("buffers", {"options": {"sync": "barrier", "progress": "poll", "buffers": "gpu"}}),
         ("precision", {"options": {"sync": "barrier", "progress": "poll", "compute_precision": "tf32"}}),
+        ("delay", {"options": {"sync": "barrier", "progress": "poll", "delay": [DELAY]}}),
         ("placement", {"placement": "inter-group"}),
         ("simulated", {"simulated": True}),
     ],

@@ -109,6 +109,22 @@ def test_progress_is_driven_while_a_rank_sleeps_or_not(
     assert valid_record(tmp_path).header.options["progress"] == progress
 
 
+@on_mpich
+@pytest.mark.parametrize(("op", "least", "most"), [(0, 0, 0), (3, 3 * 40, 10**6)])
+def test_a_delay_drives_requests_in_flight_as_a_phase_does(
+    mpi: Mpi, op: int, least: int, most: int, tmp_path: Path
+) -> None:
+    """Before the forward pass nothing is in flight; op 3 follows the start of the first all-reduce, op 2."""
+    program = sabotaged(tmp_path, "dp", COUNT_PROGRESS)
+    options = ("--compute", "none", "--delay", f"1:{op}:40", "--no-record", "--warmup", "1", "--iterations", "2")
+
+    ok(mpi.launch(2, [*program, *options], cwd=tmp_path))
+
+    calls = int((tmp_path / "calls-1").read_text())
+    assert least <= calls <= most
+    assert (tmp_path / "calls-0").read_text() == "0"
+
+
 LAST_OP_OF_STAGE_0 = 15
 """Four microbatches: four times compute and send, four times receive and compute."""
 

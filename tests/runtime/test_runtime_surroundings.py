@@ -216,6 +216,16 @@ def test_the_header_repeats_every_option_and_how_compute_is_performed() -> None:
     assert made.options["compute_spin"] == "50 us"
 
 
+def test_the_header_says_in_words_what_is_delayed() -> None:
+    made = built_header("--delay=1:2:40", "--delay=0:0:2.5")
+    # Two ops of a bucket: its gradients, and the all-reduce that starts then. Op 0 is the forward pass.
+    assert made.notes[-3:] == [
+        "delay: rank 1 sleeps 40 ms before op 2 (allreduce/world gradient[0])",
+        "delay: rank 0 sleeps 2.5 ms before op 0 (compute forward)",
+        "as the backend says",
+    ]
+
+
 def test_the_header_can_be_written_and_read_back() -> None:
     made = built_header("--record-ops", "--pp=2", strategy="dp_pp", ranks=4)
     assert msgspec.json.decode(msgspec.json.encode(made), type=Header) == made
