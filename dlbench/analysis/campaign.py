@@ -95,9 +95,10 @@ class Campaign:
     runs: pd.DataFrame
     """One row per run, columns `RUNS`.
 
-    `delay` is what was injected, as `--delay` takes it, e.g. `1:8:40`. `samples` are those of an iteration, `nodes` distinct hosts, `begin` and `end` those of the first and the last
-    iteration with warm-ups, `status` completed, terminated or killed. `concurrent` tells whether other jobs of the
-    experiment may have run at the same time; a baseline is a run that is not.
+    `delay` is what was injected, as `--delay` takes it, e.g. `1:8:40`. `samples` are those of an iteration, `nodes`
+    distinct hosts, `begin` and `end` those of the first and the last iteration with warm-ups, `status` completed,
+    terminated or killed. `concurrent` tells whether other jobs of the experiment may have run at the same time; a
+    baseline is a run that is not.
     """
     iterations: pd.DataFrame
     """One row per iteration, columns `ITERATIONS`.
