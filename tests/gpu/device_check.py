@@ -114,8 +114,9 @@ def rank_of_pair(arguments: argparse.Namespace) -> int:
 def tell_rows(found: Iterable[Row], **more: object) -> None:
     """Tell the parent of each row as it comes, and then how many there were."""
     count = 0
-    for count, row in enumerate(found, 1):
+    for row in found:
         tell({"row": row})
+        count += 1
     tell({"end": count, **more})
 
 
