@@ -150,6 +150,8 @@ class Tax:
     """Ranks of the groups that the tail was fitted to."""
     intervals: Mapping[int, Estimate] = field(default_factory=dict)
     """τ(n) with its interval, in seconds, for the n for which there is one."""
+    beware: str = ""
+    """What the fit says to beware of."""
 
     def __post_init__(self) -> None:
         if self.tail.scale <= 0 or self.spread <= 0:
@@ -170,8 +172,8 @@ class Tax:
 
     def reason(self, n: int) -> str:
         """What to beware of."""
-        far = n > FARTHEST * self.group_size
-        return f"the tax is an extrapolation beyond k = {FARTHEST} times the groups of its fit" if far else ""
+        far = f"the tax is an extrapolation beyond k = {FARTHEST} times the groups of its fit"
+        return "; ".join(filter(None, (self.beware, far if n > FARTHEST * self.group_size else "")))
 
 
 @dataclass(frozen=True, slots=True)

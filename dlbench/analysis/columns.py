@@ -64,6 +64,11 @@ def _probability(value: float) -> str:
     return "< 0.001" if value < 0.001 else f"{value:.3f}"  # noqa: PLR2004
 
 
+def _of_samples(value: float) -> str:
+    """A p-value of 200 samples or more, of which the smallest, 1 / (samples + 1), only says that none was as far."""
+    return "≤ 0.005" if value < 0.005 else f"{value:.3f}"  # noqa: PLR2004
+
+
 _MILLISECONDS = ("ms", _scaled(1e3))
 _MICROSECONDS = ("µs", _scaled(1e6))
 _PERCENT = ("%", _fixed(1, 100))
@@ -106,6 +111,7 @@ COLUMNS: dict[str, Column] = {
     "impact": Column("impact", "%", _fixed(1)),
     "run_id": Column("run"),
     "concurrent_runs": Column("concurrent"),
+    "sha256": Column("SHA-256"),
     "concurrent_jobs": Column("jobs"),
     "warmups": Column("warm-ups"),
     "reason_text": Column("reason"),
@@ -132,7 +138,7 @@ COLUMNS: dict[str, Column] = {
     "likelihood_scale": Column("σ by ML", "b", _fixed(4)),
     "likelihood_shape": Column("ξ by ML", "", _fixed(4)),
     "anderson_darling": Column("A²", "", number),
-    "p_value": Column("p", "", _fixed(3)),
+    "p_value": Column("p", "", _of_samples),
     "correlation": Column("QQ corr.", "", _fixed(4)),
     "predicted_ranks": Column("ranks"),
     "tau": Column("wait", *_MILLISECONDS),

@@ -12,7 +12,7 @@ intervals; those by maximum likelihood stand beside them. How far the prediction
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, NamedTuple, TypeAlias
 
@@ -77,6 +77,8 @@ class Fit:
     goodness: Goodness
     resampled: Tail = field(repr=False)
     """By L-moments in each resample."""
+    reason: str = ""
+    """What to beware of in waits by this fit."""
 
     @property
     def tail(self) -> Tail:
@@ -154,6 +156,8 @@ def extremes(
     notes += rows.shared(times.source) if centring == "pooled" else []
     notes += [*rows.uneven(times.source, centring), *_unchecked(times, group_size)]
     fits = {name: _fit(name, maxima, again.moments, interval, seed) for name in _DISTRIBUTIONS}
+    predicted = list(_predictions(times, group_size, sizes, fits, observed, again, interval))
+    fits = _warned(fits, predicted, centring)
     return Extremes(
         times=times,
         group_size=group_size,
@@ -164,7 +168,7 @@ def extremes(
         maxima=maxima,
         fits=fits,
         tail=_tail(fits[GEV].shape),
-        predictions=_warned(_predictions(times, group_size, sizes, fits, observed, again, interval), fits, centring),
+        predictions=[replace(each, reason=_reason(each, fits[each.distribution])) for each in predicted],
         notes=(*times.notes, *notes),
     )
 
@@ -368,31 +372,32 @@ def _tail(shape: Estimate) -> str:
 
 
 _BEWARE_GUMBEL = {
-    HEAVY: "Gumbel is conservative: the tail is heavy, so waits are at least as long",
-    LIGHT: "Gumbel overestimates: the tail is light",
-    OPEN: "Gumbel is no bound: the interval of the shape ξ holds 0",
+    HEAVY: "Gumbel is a lower bound: the tail is heavy (ξ above 0), so expect waits as long as it predicts, or longer",
+    LIGHT: "Gumbel overestimates: the tail is light (ξ below 0), so expect shorter waits than it predicts",
+    OPEN: "Gumbel is no bound: the interval of ξ holds 0, so waits may be shorter or longer than it predicts",
 }
 _CONTRADICTED = "Gumbel is no bound: measured waits are shorter than it predicts, although the tail looks heavy"
 _IN_COMMON = "; dlbench extremes --centring instance leaves out what ranks have in common"
+_NO_MEAN = "by likelihood the shape ξ is 1 or more: such a tail has no mean"
 
 
-def _warned(predictions: Iterable[Prediction], fits: Mapping[str, Fit], centring: Centring) -> list[Prediction]:
-    """The predictions with what to beware of."""
-    found = list(predictions)
+def _warned(fits: Mapping[str, Fit], predictions: Sequence[Prediction], centring: Centring) -> dict[str, Fit]:
+    """The fits with what to beware of, as far as shape, likelihood and measured waits tell."""
     tail = _tail(fits[GEV].shape)
     # At k = 1 both fits have the mean of the sample, whatever the tail.
-    checked = [each for each in found if each.distribution == GUMBEL and each.k > 1]
-    contradicted = tail == HEAVY and any(each.error.low > 0 for each in checked)
+    checked = [each for each in predictions if each.distribution == GUMBEL and each.k > 1]
     gumbel = _BEWARE_GUMBEL[tail]
-    if contradicted:
+    if tail == HEAVY and any(each.error.low > 0 for each in checked):
         gumbel = _CONTRADICTED + (_IN_COMMON if centring == "pooled" else "")
-    return [replace(each, reason=_reason(each, fits[each.distribution], gumbel)) for each in found]
+    reasons = {name: [gumbel] if name == GUMBEL else [] for name in fits}
+    return {
+        name: replace(fit, reason="; ".join(reasons[name] + ([_NO_MEAN] if fit.likelihood.shape >= 1 else [])))
+        for name, fit in fits.items()
+    }
 
 
-def _reason(prediction: Prediction, fit: Fit, gumbel: str) -> str:
-    reasons = [gumbel] if fit.distribution == GUMBEL else []
-    if fit.likelihood.shape >= 1:
-        reasons.append("by likelihood the shape ξ is 1 or more: such a tail has no mean")
+def _reason(prediction: Prediction, fit: Fit) -> str:
+    reasons = [fit.reason] if fit.reason else []
     if prediction.k > FARTHEST:
         reasons.append(
             f"an extrapolation beyond k = {FARTHEST}, where no measurement supports the tail: mind its interval"

@@ -14,7 +14,7 @@ import pandas as pd
 from msgspec import Meta
 
 from dlbench import __version__
-from dlbench.analysis.bandwidth import Tax
+from dlbench.analysis.bandwidth import NO_TAX, Tax
 from dlbench.analysis.campaign import Schema
 from dlbench.analysis.export import Document, rows
 from dlbench.analysis.extremes import Extremes, Fit, Prediction
@@ -30,8 +30,11 @@ FIT_COLUMNS: Schema = {
     "distribution": str,
     **estimate_types("block_seconds", "spread_seconds", "tail_location", "tail_scale", "tail_shape"),
     **dict.fromkeys(("likelihood_location", "likelihood_scale", "likelihood_shape"), np.float64),
-    **dict.fromkeys(("anderson_darling", "p_value", "correlation"), np.float64),
+    **dict.fromkeys(("anderson_darling", "p_value"), np.float64),
+    "p_samples": np.int64,
+    "correlation": np.float64,
     "tail": str,
+    "reason": str,
 }
 """Columns of `fits`, after the factors of a configuration."""
 
@@ -133,6 +136,7 @@ def _fit_row(found: Extremes, fit: Fit) -> dict[str, Any]:
         "likelihood_shape": float(fit.likelihood.shape),
         **fit.goodness._asdict(),
         "tail": found.tail,
+        "reason": fit.reason,
     }
 
 
@@ -182,6 +186,7 @@ class _FitRow(msgspec.Struct):
     tail_location: _Number
     tail_scale: _Positive
     tail_shape: Annotated[float, Meta(ge=-100, lt=2.0**63)]
+    reason: str = ""
 
 
 class _PredictionRow(msgspec.Struct):
@@ -264,6 +269,7 @@ def _tax(row: _FitRow, predictions: Sequence[_PredictionRow]) -> Tax:
         spread=row.spread_seconds,
         group_size=row.group_size,
         intervals=intervals,
+        beware=row.reason,
     )
 
 
@@ -276,12 +282,14 @@ def taxes(found: Extremes) -> list[Tax]:
             spread=found.spread.value,
             group_size=found.group_size,
             intervals={each.ranks: each.tau for each in found.predictions if each.distribution == name},
+            beware=fit.reason,
         )
         for name, fit in found.fits.items()
     ]
 
 
 def with_intervals(frame: pd.DataFrame) -> pd.DataFrame:
-    """The frame, without the intervals where a tax with given parameters or of other ranks has none."""
+    """The frame of a law, without intervals unless every wait in it has one: those without a tax are no estimates."""
     ends = [name for name in frame if str(name).endswith(("_low", "_high"))]
-    return frame.drop(columns=ends) if frame[ends].isna().any(axis=None) else frame
+    waits = frame.loc[frame["tax"] != NO_TAX, ends]
+    return frame.drop(columns=ends) if waits.empty or waits.isna().any(axis=None) else frame

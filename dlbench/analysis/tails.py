@@ -160,7 +160,9 @@ class Goodness(NamedTuple):
     anderson_darling: float
     """A², which weighs the tails; of at most 2000 maxima, drawn at random."""
     p_value: float
-    """Share of samples from the fit that lie, fitted again, at least as far from their fit."""
+    """Share of samples from the fit that lie, fitted again, as far or farther, where the maxima count as one."""
+    p_samples: int
+    """How many samples from the fit."""
     correlation: float
     """Of the points of the quantile-quantile plot: 1 where all lie on a line."""
 
@@ -181,7 +183,7 @@ def goodness(ordered: Floats, estimate: Callable[[LMoments], Tail], seed: int) -
     fits = Tail(again.location[:, np.newaxis], again.scale[:, np.newaxis], again.shape[:, np.newaxis])
     farther = np.count_nonzero(anderson_darling(simulated, fits) >= distance)
     correlation = float(np.corrcoef(ordered, tail.quantile(plotting_positions(len(ordered))))[0, 1])
-    return Goodness(float(distance), (1 + farther) / (1 + _SIMULATIONS), correlation)
+    return Goodness(float(distance), (1 + farther) / (1 + _SIMULATIONS), _SIMULATIONS, correlation)
 
 
 def anderson_darling(ordered: Floats, tail: Tail) -> Floats:

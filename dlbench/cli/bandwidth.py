@@ -1,8 +1,9 @@
 """`dlbench bandwidth`: the bandwidth that is still worth buying, with and without what ranks wait for the slowest.
 
-With `--json` the output is one object: dlbench (version), alpha and message, elasticity, with `--flops-factor` block
-and today (bandwidth), and bandwidth and flops: arrays whose objects have the columns of `dlbench.analysis.bandwidth` as
-keys, in SI units.
+With `--json` the output is one object: dlbench (version), alpha and message, elasticity, with `--from-fit` fit (file)
+and source, with `--flops-factor` block and today (bandwidth), and arrays: taxes, whose objects have tax, mu and sigma
+(in spreads), shape, spread (1 s where mu and sigma are times) and group_size, and bandwidth and flops, whose objects
+have the columns of `dlbench.analysis.bandwidth` as keys; all in SI units.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from argparse import ArgumentTypeError
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import typer
 
@@ -78,10 +79,8 @@ def bandwidth(argv: Sequence[str]) -> None:
 
         written += save(draw(frames).plots, Path(arguments.plots))
     if arguments.json:
-        parameters = {name: getattr(arguments, name) for name in ("alpha", "message", "elasticity")}
-        if arguments.flops_factor:
-            parameters |= {"block": given.block, "today": arguments.bandwidth or TODAY}
-        print(json_text({"dlbench": __version__, **parameters, **{name: rows(each) for name, each in frames.items()}}))
+        tables = {name: rows(frame) for name, frame in frames.items()}
+        print(json_text({"dlbench": __version__, **_parameters(arguments, given), **tables}))
         return
     for line in _lines(frames, arguments, given, written):
         print(line)
@@ -106,17 +105,27 @@ _scaled = quantity(_TIMES, "a number above 0, or such a time", bare=True)
 _magnitude = quantity(_TIMES, "a number, or a time", bare=True)
 
 
+class _Parameter(NamedTuple):
+    """A location or scale of a tail, in spreads or in seconds."""
+
+    value: float
+    is_time: bool
+
+
+def _scale(value: str) -> _Parameter:
+    return _Parameter(_scaled(value), value.endswith("s"))
+
+
 def _size(value: str) -> float:
     if power := re.fullmatch(r"2\^([0-9]|[1-5][0-9]|6[0-2])", value):
         return 2.0 ** int(power[1])
     return quantity(_SIZES, "a size above 0", bare=True)(value)
 
 
-def _location(value: str) -> float:
+def _location(value: str) -> _Parameter:
     """A location may lie below 0."""
-    if value == "0":
-        return 0.0
-    return -_magnitude(value[1:]) if value.startswith("-") else _magnitude(value)
+    sign = -1 if value.startswith("-") else 1
+    return _Parameter(0.0 if value == "0" else sign * _magnitude(value.removeprefix("-")), value.endswith("s"))
 
 
 def _elasticity(value: str) -> float:
@@ -159,10 +168,13 @@ def _parser() -> ArgumentParser:
     )
     tax.add_argument("--source", type=text, metavar="GROUP", help="group of the fit, where the file has several")
     tax.add_argument("--mu", type=_location, metavar="NUMBER", help="location μ, in spreads or as a time")
-    tax.add_argument("--sigma", type=_scaled, metavar="NUMBER", help="scale σ, in spreads or as a time")
+    tax.add_argument("--sigma", type=_scale, metavar="NUMBER", help="scale σ, in spreads or as a time, as μ is")
     tax.add_argument("--shape", type=at_least(-100.0), metavar="NUMBER", help="shape ξ of a GEV (default 0, Gumbel)")
     tax.add_argument(
-        "--spread", type=_duration, metavar="TIME", help="b: standard deviation of a block time (default 1s)"
+        "--spread",
+        type=_duration,
+        metavar="TIME",
+        help="b: standard deviation of a block time, unless μ and σ are times",
     )
     tax.add_argument(
         "--group-size", type=at_least(2), metavar="M", help="ranks of the groups that were fitted (default 4)"
@@ -186,8 +198,8 @@ class _Given(NamedTuple):
     taxes: Sequence[Tax]
     domains: Sequence[int]
     block: float | None
-    fit: str = ""
-    """Where the taxes are from, unless their parameters were given."""
+    source: str = ""
+    """Group of the fit that the taxes are from, unless their parameters were given."""
 
 
 def _given(arguments: argparse.Namespace) -> _Given:
@@ -202,8 +214,7 @@ def _given(arguments: argparse.Namespace) -> _Given:
             raise OptionError(f"{named[0]} contradicts --from-fit, whose file has it; leave one out")
         fitted = read_fit(Path(arguments.from_fit), arguments.source)
         domains = arguments.domain or fitted.domains or DOMAINS
-        fit = f"{arguments.from_fit}: {fitted.source}, groups of {fitted.taxes[0].group_size} ranks"
-        return _Given(fitted.taxes, domains, arguments.block or fitted.block, fit)
+        return _Given(fitted.taxes, domains, arguments.block or fitted.block, fitted.source)
     if arguments.source:
         raise OptionError("--source chooses a group of --from-fit; name its file")
     domains = arguments.domain or DOMAINS
@@ -214,11 +225,41 @@ def _given(arguments: argparse.Namespace) -> _Given:
     shape = arguments.shape or 0.0
     tax = Tax(
         name="GEV" if shape else "Gumbel",
-        tail=Tail.of(arguments.mu, arguments.sigma, shape),
-        spread=arguments.spread or 1.0,
+        tail=Tail.of(arguments.mu.value, arguments.sigma.value, shape),
+        spread=_spread(arguments.mu, arguments.sigma, arguments.spread),
         group_size=arguments.group_size or 4,
     )
     return _Given([tax], domains, arguments.block)
+
+
+def _spread(mu: _Parameter, sigma: _Parameter, spread: float | None) -> float:
+    """Spread b in seconds: 1 where μ and σ are times. Raises `OptionError` where it is missing, or has no meaning."""
+    units = {each.is_time for each in (mu, sigma) if each.value}
+    if len(units) > 1:
+        raise OptionError("one of --mu and --sigma is a time; give both as times, or both as numbers with --spread")
+    if units == {False}:
+        if spread is None:
+            raise OptionError("--mu and --sigma are in spreads; give --spread, e.g. --spread 237us, or both as times")
+        return spread
+    if spread is not None:
+        raise OptionError("--spread has no meaning where --mu and --sigma are times; leave it out")
+    return 1.0
+
+
+def _parameters(arguments: argparse.Namespace, given: _Given) -> dict[str, Any]:
+    """What the tables are made by, in SI units."""
+    found: dict[str, Any] = {name: getattr(arguments, name) for name in ("alpha", "message", "elasticity")}
+    if arguments.from_fit:
+        found |= {"fit": arguments.from_fit, "source": given.source}
+    if arguments.flops_factor:
+        found |= {"block": given.block, "today": arguments.bandwidth or TODAY}
+    names = ("tax", "mu", "sigma", "shape", "spread", "group_size")
+    return found | {"taxes": [dict(zip(names, _of_tax(tax), strict=True)) for tax in given.taxes]}
+
+
+def _of_tax(tax: Tax) -> tuple[str, float, float, float, float, int]:
+    location, scale, shape = (float(each) for each in (tax.tail.location, tax.tail.scale, tax.tail.shape))
+    return tax.name, location, scale, shape, tax.spread, tax.group_size
 
 
 def _frames(arguments: argparse.Namespace, given: _Given) -> dict[str, pd.DataFrame]:
@@ -266,15 +307,18 @@ def _lines(
     from dlbench.analysis.model_tables import BANDWIDTHS, FLOPS, with_intervals  # noqa: PLC0415
     from dlbench.analysis.tables import build  # noqa: PLC0415
     from dlbench.analysis.terminal import comment, text_lines  # noqa: PLC0415
-    from dlbench.quantities import duration, si  # noqa: PLC0415
 
     yield f"# dlbench {__version__} bandwidth"
-    yield f"# message    {si(arguments.message, 'B')}, latency {duration(arguments.alpha)}"
-    yield f"# elasticity {arguments.elasticity:g}"
-    if given.fit:
-        yield from comment(f"wait       {one_line(given.fit)}")
+    yield f"# message    {_exact(arguments.message)} B, latency {_microseconds(arguments.alpha)}"
+    yield f"# elasticity {_exact(arguments.elasticity)}"
+    if arguments.from_fit:
+        yield from comment(f"fit        {one_line(f'{arguments.from_fit}: {given.source}')}")
+    for tax in given.taxes:
+        as_times = arguments.mu is not None and arguments.spread is None
+        yield f"# wait       {one_line(_described(tax, as_times=as_times))}"
     if FLOPS.name in frames and given.block:
-        yield f"# today      {si(arguments.bandwidth or TODAY, 'B/s')}, block {duration(given.block)}"
+        today = _exact((arguments.bandwidth or TODAY) / 1e9)
+        yield f"# today      {today} GB/s, block {_microseconds(given.block)}"
     for layout in (BANDWIDTHS, FLOPS):
         if layout.name in frames:
             yield "#"
@@ -282,3 +326,21 @@ def _lines(
     if written:
         yield "#"
         yield from (f"# written    {file}" for file in written)
+
+
+def _described(tax: Tax, *, as_times: bool) -> str:
+    """The parameters of a tax; `as_times`: location and scale are times, not in spreads."""
+    name, location, scale, shape, spread, group_size = _of_tax(tax)
+    write = _microseconds if as_times else _exact
+    parts = [f"μ {write(location)}", f"σ {write(scale)}", f"ξ {_exact(shape)}"]
+    parts += [] if as_times else [f"spread {_microseconds(spread)}"]
+    return f"{name}: {', '.join(parts)}, groups of {group_size} ranks"
+
+
+def _microseconds(seconds: float) -> str:
+    return f"{_exact(1e6 * seconds)} µs"
+
+
+def _exact(value: float) -> str:
+    """Enough digits to give the same again."""
+    return f"{value:.10g}"

@@ -95,17 +95,19 @@ def test_of_normal_block_times_the_gev_predicts_64_ranks_and_gumbel_overestimate
     assert abs(gev.error.value) < 0.03
     assert gumbel.error.low > 0.05
     assert found.tail == LIGHT
-    assert gumbel.reason == "Gumbel overestimates: the tail is light"
+    light = "Gumbel overestimates: the tail is light (ξ below 0), so expect shorter waits than it predicts"
+    assert gumbel.reason == found.fits[GUMBEL].reason == light
     assert gev.reason == ""
     # 64 normal ranks wait 2.3439 standard deviations on average.
     assert gev.tau.value == pytest.approx(0.23439, rel=0.05)
 
 
-def test_gumbel_is_called_conservative_where_the_shape_is_above_0_with_its_interval() -> None:
+def test_gumbel_is_called_a_lower_bound_where_the_shape_is_above_0_with_its_interval() -> None:
     found = fitted(np.random.default_rng(2).pareto(3, size=(4, 60, 32)))
     assert found.fits[GEV].shape.low > 0
     assert found.tail == HEAVY
-    assert "Gumbel is conservative" in prediction(found, 8, GUMBEL).reason
+    heavy = "Gumbel is a lower bound: the tail is heavy (ξ above 0), so expect waits as long as it predicts, or longer"
+    assert prediction(found, 8, GUMBEL).reason == found.fits[GUMBEL].reason == heavy
 
 
 @pytest.mark.parametrize("parent", ["normal", "pareto"])
@@ -166,7 +168,8 @@ def test_where_the_interval_of_the_shape_holds_0_gumbel_is_no_bound() -> None:
     shape = found.fits[GEV].shape
     assert shape.low < 0 < shape.high
     assert found.tail == OPEN
-    assert prediction(found, 8, GUMBEL).reason == "Gumbel is no bound: the interval of the shape ξ holds 0"
+    said = "Gumbel is no bound: the interval of ξ holds 0, so waits may be shorter or longer than it predicts"
+    assert prediction(found, 8, GUMBEL).reason == said
 
 
 def test_beyond_16_times_the_fitted_groups_a_prediction_is_called_an_extrapolation() -> None:

@@ -25,8 +25,10 @@ from dlbench.analysis.model_tables import (
     fits,
     predictions,
     read_fit,
+    taxes,
     with_intervals,
 )
+from dlbench.analysis.samples import Estimate
 from dlbench.analysis.tables import build
 from dlbench.analysis.tails import Tail
 from dlbench.errors import OptionError
@@ -131,7 +133,38 @@ def frame_of(*taxes: Tax) -> pd.DataFrame:
     return bandwidths(Collective(alpha=1e-6, message=1e6, elasticity=0.5), [given_topology(2, 2)], [8], taxes)
 
 
-def test_intervals_are_shown_where_every_row_has_one() -> None:
+def test_intervals_are_shown_where_every_wait_has_one() -> None:
     given = Tax(name="Gumbel", tail=Tail.of(1e-3, 1e-3))
-    assert "bandwidth_low" in with_intervals(frame_of())
-    assert not [name for name in with_intervals(frame_of(given)) if name.endswith(("_low", "_high"))]
+    fitted = replace(given, intervals={8: Estimate(3e-3, 2e-3, 4e-3)})
+    shown = [
+        [name for name in with_intervals(frame_of(*waits)) if name.endswith(("_low", "_high"))]
+        for waits in ([], [given], [given, fitted], [fitted])
+    ]
+    assert [len(names) for names in shown] == [0, 0, 0, 6]
+
+
+def test_the_smallest_p_value_that_samples_can_give_is_a_bound_and_their_number_is_told(found: Extremes) -> None:
+    frame = fits([found])
+    assert list(frame["p_samples"]) == [200, 200]
+    smallest = frame.assign(p_value=[1 / 201, 2 / 201])
+    assert [cell.text for cell in build(FITS, smallest).strip("p_value").cells] == ["≤ 0.005", "0.010"]
+
+
+def test_what_a_fit_says_of_its_waits_is_said_by_the_law_too(found: Extremes, tmp_path: Path) -> None:
+    path = tmp_path / "fit.json"
+    path.write_text(json_text(document([found], 0, [])))
+    for gumbel, gev in (taxes(found), read_fit(path).taxes):
+        assert gumbel.reason(8).startswith("Gumbel ")
+        assert gumbel.reason(8) == found.fits["Gumbel"].reason
+        assert gev.reason(8) == ""
+    said = [remark for remark in build(FITS, fits([found])).remarks if remark.startswith("[1] Gumbel ")]
+    assert len(said) == 1
+
+
+def test_a_fit_of_an_older_file_says_nothing_of_its_waits(found: Extremes, tmp_path: Path) -> None:
+    parsed = json.loads(json_text(document([found], 0, [])))
+    for row in parsed["fits"]:
+        del row["reason"]
+    path = tmp_path / "fit.json"
+    path.write_text(json.dumps(parsed))
+    assert [tax.reason(8) for tax in read_fit(path).taxes] == ["", ""]

@@ -65,6 +65,77 @@ def test_a_message_is_a_power_or_has_a_unit(call: Command, written: str, size: i
     assert [row["bandwidth"] for row in found] == pytest.approx([size / 10e-6])
 
 
+def test_numbers_of_a_spread_need_it_rather_than_a_spread_of_a_second(call: Command) -> None:
+    arguments = ("--mu", "1.03", "--sigma", "0.55", "--domain", "8", "--topology", "ring")
+    said = "--mu and --sigma are in spreads; give --spread, e.g. --spread 237us, or both as times"
+    assert call(*arguments) == (2, "", f"dlbench: {said}\n")
+    # b (μ + σ (ln 2 + γ)) = 237 µs · (1.03 + 0.55 · 1.270363)
+    (_, row) = rows(call, *arguments, "--spread", "237us")
+    assert row["tau"] == pytest.approx(409.702e-6, rel=1e-5)
+
+
+def test_a_location_of_0_goes_with_a_scale_of_either_kind(call: Command) -> None:
+    # σ (ln 2 + γ) = 1.270363 σ
+    for scale in (["--sigma", "4us"], ["--sigma", "2", "--spread", "2us"]):
+        (_, row) = rows(call, "--mu", "0", *scale, "--topology", "ring", "--domain", "8")
+        assert row["tau"] == pytest.approx(5.081451e-6, rel=1e-5)
+
+
+def test_the_output_has_all_that_it_takes_to_make_it_again(call: Command) -> None:
+    numbers = ["--mu", "1.03", "--sigma", "0.55", "--shape", "-0.1", "--spread", "237us", "--group-size", "8"]
+    growth = ["--block", "10.38ms", "--flops-factor", "2"]
+    code, out, _ = call(*numbers, *growth, "--message", "2^20", "--domain", "8")
+    assert code == 0
+    assert out.splitlines()[1:5] == [
+        "# message    1048576 B, latency 5 µs",
+        "# elasticity 0.5",
+        "# wait       GEV: μ 1.03, σ 0.55, ξ -0.1, spread 237 µs, groups of 8 ranks",
+        "# today      450 GB/s, block 10380 µs",
+    ]
+    _, out, _ = call(*PAPER, "--domain", "8")
+    assert "# wait       Gumbel: μ 225.714 µs, σ 130.736 µs, ξ 0, groups of 4 ranks" in out.splitlines()
+
+
+def test_the_document_has_the_parameters_of_the_wait(call: Command, tmp_path: Path) -> None:
+    _, out, _ = call(*PAPER, "--domain", "8", "--json")
+    (tax,) = json.loads(out)["taxes"]
+    assert tax == {
+        "tax": "Gumbel",
+        "mu": pytest.approx(225.714e-6),
+        "sigma": pytest.approx(130.736e-6),
+        "shape": 0.0,
+        "spread": 1.0,
+        "group_size": 4,
+    }
+    name = fit(tmp_path / "fit.json")
+    document = json.loads(call("--from-fit", name, "--json")[1])
+    assert (document["fit"], document["source"]) == (name, "world")
+    assert document["taxes"] == [{"tax": "GEV", "mu": 1.0, "sigma": 0.5, "shape": 0.1, "spread": 1e-4, "group_size": 4}]
+    assert json.loads(call("--domain", "8", "--json")[1])["taxes"] == []
+
+
+def test_columns_of_intervals_are_there_only_where_a_wait_has_one(call: Command, tmp_path: Path) -> None:
+    def headings(*arguments: str) -> list[str]:
+        _, out, _ = call(*arguments, "--topology", "ring", "--domain", "8", "--flops-factor", "2")
+        return [line for line in out.splitlines() if line.startswith("# topology")]
+
+    without = [headings("--block", "1ms"), headings("--block", "1ms", *PAPER)]
+    assert not [line for lines in without for line in lines if re.search(r"\b(low|high)\b", line)]
+    found = headings("--from-fit", fit(tmp_path / "fit.json"))
+    assert [len(re.findall(r"\b(?:low|high)\b", line)) for line in found] == [6, 6]
+
+
+def test_what_the_fit_says_of_gumbel_stands_beside_its_rows(call: Command, tmp_path: Path) -> None:
+    name = fit(tmp_path / "fit.json", distribution="Gumbel", tail_shape=0.0, reason="Gumbel overestimates: so")
+    found = rows(call, "--from-fit", name, "--domain", "8,128", "--topology", "ring")
+    assert [(row["tax"], row["reason"]) for row in found] == [
+        ("none", ""),
+        ("Gumbel", "Gumbel overestimates: so"),
+        ("none", ""),
+        ("Gumbel", "Gumbel overestimates: so; the tax is an extrapolation beyond k = 16 times the groups of its fit"),
+    ]
+
+
 def test_an_elasticity_may_have_its_sign(call: Command) -> None:
     first, second = (rows(call, f"--elasticity={value}", "--domain", "8") for value in ("0.2", "-0.2"))
     assert first == second
@@ -152,6 +223,11 @@ def test_a_group_is_chosen_where_a_fit_has_several(call: Command, tmp_path: Path
         (["--elasticity", "2"], "elasticity 2 is impossible; give one between 0 and 1, e.g. 0.5"),
         (["--mu", "1"], "--mu alone is no tail; give --mu and --sigma, or --from-fit"),
         (["--spread", "1ms"], "--spread alone is no tail; give --mu and --sigma, or --from-fit"),
+        (
+            ["--mu", "225us", "--sigma", "0.5", "--spread", "1us"],
+            "one of --mu and --sigma is a time; give both as times, or both as numbers with --spread",
+        ),
+        ([*PAPER, "--spread", "1ms"], "--spread has no meaning where --mu and --sigma are times; leave it out"),
         (["--topology", "rnig"], "unknown topology 'rnig'; did you mean ring?"),
         (
             ["--topology", "5"],
@@ -314,10 +390,11 @@ def test_the_output_says_whose_waits_it_takes_and_what_is_taken_for_today(call: 
     arguments = ["--from-fit", fit(tmp_path / "fit.json"), "--flops-factor", "2", "--domain", "8"]
     code, out, _ = call(*arguments)
     assert code == 0
-    header = [line for line in out.splitlines() if line.startswith(("# wait ", "# today"))]
+    header = [line for line in out.splitlines() if line.startswith(("# fit ", "# wait ", "# today"))]
     assert header == [
-        f"# wait       {tmp_path}/fit.json: world, groups of 4 ranks",
-        "# today      450.0 GB/s, block 10.00 ms",
+        f"# fit        {tmp_path}/fit.json: world",
+        "# wait       GEV: μ 1, σ 0.5, ξ 0.1, spread 100 µs, groups of 4 ranks",
+        "# today      450 GB/s, block 10000 µs",
     ]
     code, out, _ = call(*arguments, "--bandwidth", "900GB/s", "--json")
     document = json.loads(out)
