@@ -138,6 +138,22 @@ def test_other_calls_and_other_libraries_are_not_refused(
     device_mpi.check_reductions(library, environment, calls, persistent=persistent)
 
 
+def test_a_communicator_is_not_made_for_calls_in_which_its_library_would_crash(
+    device_mpi: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(device_mpi, "takes_gpu_buffers", lambda *_: True)
+    monkeypatch.setattr(device_mpi, "version", lambda: "Open MPI v5.0.7")
+    create = importlib.import_module("dlbench.comm.variants").create
+    comm = device_mpi.MPI.COMM_SELF
+
+    with pytest.raises(PreflightError, match=r"crashes in MPI_Iallreduce of"):
+        create(comm, buffers="gpu", device=LoggingDevice(), calls=DP)
+    with pytest.raises(PreflightError, match=r"crashes in MPI_Allreduce_init of"):
+        create(comm, buffers="gpu", device=LoggingDevice(), calls={"allreduce"}, persistent=True)
+    create(comm, buffers="gpu", device=LoggingDevice(kind="hip"), calls=DP).close()
+    create(comm, buffers="gpu", device=LoggingDevice(), calls={"allreduce"}).close()
+
+
 @pytest.fixture
 def world(device_mpi: ModuleType) -> Any:
     """Communicator on a logging device, over an MPI that logs too; its buffers are addresses."""

@@ -205,12 +205,13 @@ def test_a_communicator_is_told_what_it_will_be_asked_for(
     assert create.options["calls"] == calls
 
 
+@pytest.mark.parametrize("compute", ["spin", "gemm"])
 def test_messages_wait_for_the_stream_on_which_the_rank_computes(
-    host: Counted, monkeypatch: pytest.MonkeyPatch
+    host: Counted, monkeypatch: pytest.MonkeyPatch, compute: str
 ) -> None:
     create = Recorded()
     monkeypatch.setattr("dlbench.comm.variants.create", create)
-    equipped = equipment(host, "--buffers=gpu", "--compute=spin", driver=HostDriver)
+    equipped = equipment(host, "--buffers=gpu", f"--compute={compute}", driver=HostDriver)
     equipped.prepare()
     equipped.connect()
     computes_on = equipped.compute._stream  # type: ignore[attr-defined]
