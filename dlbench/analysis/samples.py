@@ -17,6 +17,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from dlbench.analysis.campaign import FACTORS, RUNS, Schema
+from dlbench.analysis.columns import column, plain
 from dlbench.statistics import median_interval
 
 FACTOR_TYPES: Schema = {name: RUNS[name] for name in FACTORS}
@@ -143,9 +144,9 @@ def table(rows: Sequence[Mapping[str, Any]], types: Schema) -> pd.DataFrame:
 
 
 def nearest(wanted: Mapping[str, Any], others: Iterable[Mapping[str, Any]], names: Sequence[str]) -> str:
-    """In what those of `others` that are most like the wanted configuration differ from it.
+    """In what those of `others` that are most like the wanted configuration differ from it, in the words of tables.
 
-    E.g. `dtype fp16 or fp32 instead of bf16`; several factors are joined by `and`. "" where there are no others.
+    E.g. `dtype fp16 or fp32 instead of bf16`; several factors have commas between them. "" where there are no others.
     """
     differing: dict[tuple[str, ...], list[Mapping[str, Any]]] = {}
     for other in others:
@@ -153,12 +154,13 @@ def nearest(wanted: Mapping[str, Any], others: Iterable[Mapping[str, Any]], name
     if not differing:
         return ""
     factors = min(differing, key=len)
-    return " and ".join(
-        f"{name} {' or '.join(sorted({_shown(other[name]) for other in differing[factors]}))}"
-        f" instead of {_shown(wanted[name])}"
+    return ", ".join(
+        f"{column(name).heading} {' or '.join(sorted({said(other[name]) for other in differing[factors]}))}"
+        f" instead of {said(wanted[name])}"
         for name in factors
     )
 
 
-def _shown(value: object) -> str:
-    return repr(value) if value == "" else f"{value:g}" if isinstance(value, float) else str(value)
+def said(value: object) -> str:
+    """A factor's value in a sentence, where the dash of a table would be taken for a hyphen: `none`."""
+    return "none" if value == "" else plain(value)

@@ -26,6 +26,7 @@ from dlbench.analysis.samples import (
     measured,
     median,
     nearest,
+    said,
     table,
 )
 from dlbench.statistics import geometric_mean
@@ -119,7 +120,7 @@ class _Baselines:
         others = [found.factors for found in self._of_any_mode.values()]
         alike = [other for other in others if all(other[name] == factors[name] for name in _WORKLOAD)]
         if not alike:
-            workload = ", ".join(f"{name} {factors[name] or repr('')}" for name in _WORKLOAD)
+            workload = ", ".join(f"{name} {said(factors[name])}" for name in _WORKLOAD)
             return f"no baseline: no run of {workload} was alone"
         return f"no baseline: the nearest runs alone have {nearest(factors, alike, COMPARABLE)}"
 

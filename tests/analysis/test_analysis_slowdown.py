@@ -250,7 +250,7 @@ def test_without_any_run_alone_the_reason_names_the_workload(tmp_path: Path) -> 
         ({"placement": "inter-group"}, "placement inter-group instead of intra-l1"),
         (
             {"placement": "", "options": {"sync": "none", "progress": "poll"}},
-            "placement '' instead of intra-l1 and sync none instead of barrier",
+            "placement none instead of intra-l1, sync none instead of barrier",
         ),
         (
             {"backend": {"name": "mpi", "library": "Open MPI 5", "carrier": "x"}},

@@ -27,6 +27,9 @@ from plot_reader import (
     y_data,
 )
 
+from dlbench.analysis.load import load
+from dlbench.analysis.slowdown import slowdown
+
 
 def boxes(ax: Axes) -> list[PathPatch]:
     return [patch for patch in ax.patches if isinstance(patch, PathPatch)]
@@ -168,6 +171,18 @@ def test_the_reference_line_is_at_one_and_always_in_sight(tmp_path: Path) -> Non
     low, high = ax.get_ylim()
     assert low < 1
     assert high > 3.1
+
+
+def test_an_axis_holds_the_interval_of_sigma_at_both_ends(tmp_path: Path) -> None:
+    # Two runs alone that differ by a factor of four: σ is known no better than that, the iterations beside are equal.
+    constant_run(tmp_path, "slow", 2.0, 6, **ALONE)
+    constant_run(tmp_path, "fast", 0.5, 6, **ALONE)
+    pair(tmp_path, "e", [1.0] * 6)
+    ax = only_axes(tmp_path, "slowdown")
+    row = slowdown(load([tmp_path]), seed=0).table.iloc[0]
+    low, high = ax.get_ylim()
+    assert row["sigma_low"] <= 0.5
+    assert low < row["sigma_low"] < 1 < row["sigma_high"] < high
 
 
 def test_an_axis_of_hardly_any_slowdown_is_not_stretched_to_look_like_much(tmp_path: Path) -> None:

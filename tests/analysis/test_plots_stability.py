@@ -111,6 +111,17 @@ def test_what_is_far_above_is_marked_counted_and_named(tmp_path: Path) -> None:
     assert ax.get_ylim() == pytest.approx((0.9, 1.1))
 
 
+def test_the_median_of_a_slow_run_stays_on_the_axis(tmp_path: Path) -> None:
+    for number in range(9):
+        run(tmp_path, f"{number}", [1.0, 1.01] * 3, start=100.0 * number)
+    run(tmp_path, "slow", [5.0, 5.1, 5.2], start=900.0)
+    plot = plot_of(tmp_path, "stability")
+    ax = plot.figure.axes[0]
+    assert max(values[0] for _, values in lines(ax, MEDIAN)) == pytest.approx(5.1)
+    assert ax.get_ylim()[1] > 5.1
+    assert "a band that reaches its end ends at one of these" in plot.caption
+
+
 def test_a_slow_warm_up_is_marked_apart_and_not_counted(tmp_path: Path) -> None:
     run(tmp_path, "a", [5.0] + [1.0] * 6, warmups=1)
     ax = only_axes(tmp_path, "stability")

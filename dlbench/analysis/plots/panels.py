@@ -140,6 +140,11 @@ def largest(rows: pd.DataFrame, *columns: str) -> float:
     return float(np.nanmax(rows[list(columns)].to_numpy()))
 
 
+def smallest(rows: pd.DataFrame, *columns: str) -> float:
+    """Smallest number in the columns."""
+    return float(np.nanmin(rows[list(columns)].to_numpy()))
+
+
 def samples(rows: pd.DataFrame) -> str:
     """Counts behind the estimates of a panel: `n = 40 to 120 iterations of 5 runs each`."""
     iterations, runs = _span(rows["iterations"]), _span(rows["runs"])

@@ -25,6 +25,7 @@ from dlbench.analysis.plots.panels import (
     missing,
     panels,
     placement_lines,
+    smallest,
 )
 from dlbench.analysis.plots.style import GREY, Look, looks
 from dlbench.analysis.slowdown import Slowdown
@@ -112,7 +113,7 @@ class _Boxes:
         groups = [self._samples[key] for key in rows[list(FACTORS)].itertuples(index=False, name=None)]
         limit = upper_limit(groups)
         top = max(limit, largest(rows, "sigma", "sigma_high"))
-        bottom = min(1.0, *(float(group.min()) for group in groups))
+        bottom = min(1.0, smallest(rows, "sigma", "sigma_low"), *(float(group.min()) for group in groups))
         span = max(top - bottom, _LEAST_SPAN)
         cut = [clipped(group, limit) for group in groups]
         ax.set_ylim(bottom - 0.06 * span, bottom + span * (1.25 if any(cut) else 1.06))

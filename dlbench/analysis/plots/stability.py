@@ -43,8 +43,9 @@ def draw(campaign: Campaign) -> Drawing:
         title="Runtime over the iterations",
         caption="Runtime of the slowest rank in each iteration of each run, runs of a configuration in the order in "
         "which they began. Warm-up iterations are grey and never counted. Line and band: median of a run's measured "
-        "iterations and its 95 % interval from order statistics, which takes 6 iterations. The axis does not begin at "
-        f"0. In all, {_counted(rows)}.",
+        "iterations and its 95 % interval from order statistics, which takes 6 iterations. ▲: iterations above the "
+        "axis; a band that reaches its end ends at one of these. The axis does not begin at 0. "
+        f"In all, {_counted(rows)}.",
         sheet=Sheet(
             columns=2 if max(len(panel.rows) for panel in found) <= _MOST_NARROW else 1, rows=5, heights=(1.75,)
         ),
@@ -64,7 +65,7 @@ def _draw(axes: Sequence[Axes], panel: Panel) -> str:
     rows = panel.rows.sort_values(["begin", "run", "iteration"], ignore_index=True)
     measured = rows.loc[~rows["warmup"], "seconds"].to_numpy()
     factor, unit = time_unit(float(np.median(measured)))
-    low, high = _range(measured)
+    low, high = _range(measured, rows[~rows["warmup"]].groupby("run")["seconds"].median().max())
     inside = rows["seconds"] <= high
     counted = rows.assign(place=np.arange(len(rows)), value=rows["seconds"].where(inside) * factor)
     runs = [run for _, run in counted.groupby("run", sort=False)]
@@ -113,9 +114,12 @@ def _label_runs(ax: Axes, runs: Sequence[pd.DataFrame]) -> None:
     ax.set_xlabel("run, its iterations from left to right")
 
 
-def _range(measured: NDArray[np.float64]) -> tuple[float, float]:
-    """Seconds at the ends of the axis: around the measured iterations, not less than a fixed share of their median."""
-    low, high = float(measured.min()), upper_limit([measured])
+def _range(measured: NDArray[np.float64], slowest: float) -> tuple[float, float]:
+    """Seconds at the ends of the axis: around what is not far out, and the median of the slowest run.
+
+    It is not shorter than a fixed share of the median.
+    """
+    low, high = float(measured.min()), max(upper_limit([measured]), slowest)
     missing = max(0.0, _LEAST_SPAN * float(np.median(measured)) - (high - low))
     margin = 0.06 * (high - low) + missing / 2
     return low - margin, high + margin
