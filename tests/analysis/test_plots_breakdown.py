@@ -15,6 +15,7 @@ from matplotlib.patches import StepPatch
 from plot_reader import axes_of, drawing_of, legend_of, note, only_axes, plot_of, results_of, title
 
 from dlbench.analysis.plots import breakdown, figures
+from dlbench.analysis.plots.style import CLASSES
 from dlbench.errors import RecordError
 from dlbench.records.schema import Iteration
 
@@ -63,27 +64,27 @@ def test_the_title_names_the_iteration_and_its_slowest_rank(tmp_path: Path) -> N
     write_run(tmp_path, "a", **TWO_RANKS)
     ax = only_axes(tmp_path, "breakdown")
     assert title(ax)[0] == "leonardo · dp · 2 GPUs · intra-l1"
-    assert note(ax) == "iteration 0 of a, the median of 1; slowest rank 0: 1.000 s"
+    assert note(ax) == "iteration 0, the median of 1 of a; slowest rank 0: 1.000 s"
     assert (ax.get_xlabel(), ax.get_ylabel()) == ("rank", "time [s]")
 
 
 def test_the_iteration_of_median_runtime_is_drawn_and_warm_up_is_none(tmp_path: Path) -> None:
     write_run(tmp_path, "a", [[0.3, 0.3], [9.0, 9.0], [2.0, 1.0], [1.0, 4.0]], measured_as={"warmups": 1})
     ax = only_axes(tmp_path, "breakdown")  # the slowest ranks take 9, 2 and 4 s
-    assert note(ax) == "iteration 3 of a, the median of 3; slowest rank 1: 4.000 s"
+    assert note(ax) == "iteration 3, the median of 3 of a; slowest rank 1: 4.000 s"
     assert stacks(ax)["rest"][1] == pytest.approx([1.0, 4.0])
 
 
 def test_of_several_runs_that_of_median_runtime_is_drawn(tmp_path: Path) -> None:
     for name, seconds in (("a", 3.0), ("b", 1.0), ("c", 2.0)):
         write_run(tmp_path, name, [[seconds, seconds]] * 3)
-    assert note(only_axes(tmp_path, "breakdown")).startswith("iteration 1 of c, ")
+    assert note(only_axes(tmp_path, "breakdown")).startswith("iteration 1, the median of 3 of c; ")
 
 
 def test_of_two_runs_the_faster_one_is_drawn(tmp_path: Path) -> None:
     for name, seconds in (("slow", 2.0), ("fast", 1.0)):
         write_run(tmp_path, name, [[seconds, seconds]])
-    assert note(only_axes(tmp_path, "breakdown")).startswith("iteration 0 of fast, ")
+    assert note(only_axes(tmp_path, "breakdown")).startswith("iteration 0, the median of 1 of fast; ")
 
 
 def test_the_legend_has_the_classes_of_the_page_and_every_part_a_look_of_its_own(tmp_path: Path) -> None:
@@ -92,6 +93,17 @@ def test_the_legend_has_the_classes_of_the_page_and_every_part_a_look_of_its_own
     assert legend_of(plot) == ["compute", "allreduce/replica", "send/pipeline", "issue", "overrun", "rest"]
     drawn = plot.figure.axes[0].patches
     assert len({(patch.get_facecolor(), patch.get_hatch()) for patch in drawn}) == 6
+
+
+def test_every_class_of_the_strategies_has_a_colour_and_a_hatch_of_its_own(tmp_path: Path) -> None:
+    communication = {name: [[0.01, 0.01]] for name in CLASSES}
+    write_run(tmp_path, "a", [[1.0, 1.0]], [[0.09, 0.09]], measured_as={"communication": communication})
+    plot = plot_of(tmp_path, "breakdown")
+    drawn = {str(patch.get_label()): patch for patch in plot.figure.axes[0].patches}
+    assert len({drawn[name].get_facecolor() for name in CLASSES}) == len(CLASSES) == 9
+    assert len({drawn[name].get_hatch() for name in CLASSES}) == len(CLASSES)
+    colours = {patch.get_facecolor() for patch in drawn.values()}
+    assert len(colours) == len(drawn) == len(CLASSES) + 4  # compute, issue, overrun and rest are greys of their own
 
 
 def test_a_class_looks_the_same_in_every_panel(tmp_path: Path) -> None:

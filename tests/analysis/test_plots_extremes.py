@@ -77,9 +77,39 @@ def test_a_distribution_has_one_colour_in_fits_and_law(plot: Plot) -> None:
 
 def test_quantiles_of_a_fit_that_holds_lie_on_the_diagonal(found: Extremes, plot: Plot) -> None:
     quantiles = plot.figure.axes[1]
-    gev = quantiles.lines[1]
+    gev = quantiles.lines[2]
     assert np.corrcoef(x_data(gev), y_data(gev))[0, 1] > 0.99
     assert y_data(gev)[-1] == pytest.approx(found.maxima[-1])
+
+
+def test_quantiles_far_out_stand_as_arrows_at_the_end_of_the_axes_and_are_counted() -> None:
+    heavy = extremes(BlockTimes.of_array(1e-3 * np.random.default_rng(1).pareto(1.3, (1, 300, 16))))
+    (plot,) = drawn.draw([heavy]).plots
+    quantiles = plot.figure.axes[1]
+    arrows = [line for line in quantiles.lines if line.get_markeredgecolor() == "black"]
+    points = [line for line in quantiles.lines[:-1] if line not in arrows]
+    limit = max(max(x_data(line) + y_data(line)) for line in arrows)
+    assert quantiles.get_xlim()[1] < 1.1 * limit < 0.1 * heavy.maxima[-1]
+    assert max(max(x_data(line) + y_data(line)) for line in points) <= limit
+    assert all(limit in pair for line in arrows for pair in zip(x_data(line), y_data(line), strict=True))
+    (said,) = (text.get_text() for text in quantiles.texts)
+    beyond = sum(len(x_data(line)) for line in arrows)
+    assert re.fullmatch(rf"▲ {beyond} beyond, up to [\d.]+", said)
+    largest = max(heavy.maxima[-1], float(heavy.fits[GEV].tail.quantile(np.array([1 - 0.35 / len(heavy.maxima)]))[0]))
+    assert float(said.split()[-1]) == pytest.approx(largest, abs=0.05)
+    assert sum(len(x_data(line)) for line in points) + beyond == 2 * 500
+    assert "▲ stands at the end of the axes" in plot.caption
+
+
+def test_the_smallest_p_value_is_shown_as_a_bound(found: Extremes, plot: Plot) -> None:
+    def shown(p_value: float) -> str:
+        fits = {name: replace(fit, goodness=fit.goodness._replace(p_value=p_value)) for name, fit in found.fits.items()}
+        (changed,) = drawn.draw([replace(found, fits=fits)]).plots
+        return " ".join(title(changed.figure.axes[1]))
+
+    assert shown(1 / 201) == "Gumbel p ≤ 0.005, GEV p ≤ 0.005"
+    assert shown(0.25) == "Gumbel p = 0.250, GEV p = 0.250"
+    assert not [text for text in plot.figure.axes[1].texts if "▲" in text.get_text()]
 
 
 def errorbars(ax: Axes) -> list[ErrorbarContainer]:

@@ -143,7 +143,7 @@ class _Stacks:
         ax.set_xlabel("rank")
         ax.set_ylabel(f"time [{unit}]")
         return (
-            f"iteration {chosen['iteration']} of {chosen['run_id']}, the median of {chosen['measured']}; "
+            f"iteration {chosen['iteration']}, the median of {chosen['measured']} of {chosen['run_id']}; "
             + unbroken(f"slowest rank {slowest}: {duration(float(runtime.max()))}")
         )
 

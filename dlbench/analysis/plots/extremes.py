@@ -13,8 +13,8 @@ from matplotlib.patches import Patch
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
 from dlbench.analysis.campaign import KEY
-from dlbench.analysis.columns import counted
-from dlbench.analysis.extremes import GEV, GUMBEL, Extremes, Prediction
+from dlbench.analysis.columns import column, counted
+from dlbench.analysis.extremes import GEV, GUMBEL, Extremes, Fit, Prediction
 from dlbench.analysis.growth import Growth
 from dlbench.analysis.plots import style
 from dlbench.analysis.plots.clipping import clipped, upper_limit
@@ -54,10 +54,11 @@ def _caption(found: Extremes) -> str:
     return (
         f"{_title(found)}: maxima of groups of {found.group_size} ranks as z-scores of their block times "
         f"(centring: {found.centring}), n = {len(found.maxima):,} of {counted(len(found.times), 'block')} on "
-        f"{found.times.ranks} ranks. Above, density and quantiles of the fits by L-moments; maxima far beyond the rest "
-        "are counted. Below, predicted against measured mean waits in groups of more ranks, and the mean wait against "
-        f"the ranks of the group; shaded: more than {FARTHEST} times the fitted groups, where it is an extrapolation. "
-        "Bars are 95 % bootstrap intervals."
+        f"{found.times.ranks} ranks. Above, density and quantiles of the fits by L-moments, with the p-value of each; "
+        "maxima far beyond the rest are counted, and ▲ stands at the end of the axes for quantiles there. Below, "
+        "predicted against measured mean waits in groups of more ranks, and the mean wait against the ranks of the "
+        f"group; shaded: more than {FARTHEST} times the fitted groups, where it is an extrapolation. Bars are 95 % "
+        "bootstrap intervals."
     )
 
 
@@ -110,16 +111,28 @@ def _density(ax: Axes, found: Extremes) -> None:
 
 def _quantiles(ax: Axes, found: Extremes) -> None:
     shown = np.unique(np.linspace(0, len(found.maxima) - 1, _MOST_POINTS).astype(int))
-    positions = plotting_positions(len(found.maxima))[shown]
-    for name, fit in found.fits.items():
+    positions, maxima = plotting_positions(len(found.maxima))[shown], found.maxima[shown]
+    expected = {name: fit.tail.quantile(positions) for name, fit in found.fits.items()}
+    limit = upper_limit([maxima, *expected.values()])
+    for name, quantiles in expected.items():
         look = _LOOKS[name]
-        expected = fit.tail.quantile(positions)
-        ax.plot(expected, found.maxima[shown], color=look.color, marker=look.marker, linestyle="", markersize=2)
+        inside = np.maximum(quantiles, maxima) <= limit
+        ax.plot(quantiles[inside], maxima[inside], color=look.color, marker=look.marker, linestyle="", markersize=2)
+        ends = np.minimum((quantiles[~inside], maxima[~inside]), limit)
+        ax.plot(*ends, color=look.color, markeredgecolor="black", marker="^", linestyle="", markersize=4)
     ax.axline((0, 0), slope=1, color=GREY, linestyle=":", linewidth=0.8)
-    goodness = ", ".join(f"{name} p = {fit.goodness.p_value:.3f}" for name, fit in found.fits.items())
-    ax.set_title(goodness)
+    beyond = clipped(np.concatenate([np.maximum(quantiles, maxima) for quantiles in expected.values()]), limit)
+    if beyond:
+        cut = f"▲ {beyond.count} beyond, up to {beyond.maximum:.1f}"
+        ax.text(0.98, 0.04, cut, transform=ax.transAxes, horizontalalignment="right")
+    ax.set_title(", ".join(f"{name} {_p_value(fit)}" for name, fit in found.fits.items()))
     ax.set_xlabel("quantile of the fit [z-score]")
     ax.set_ylabel("group maximum [z-score]")
+
+
+def _p_value(fit: Fit) -> str:
+    text = column("p_value").write(fit.goodness.p_value)
+    return f"p {text}" if text.startswith("≤") else f"p = {text}"
 
 
 def _against(ax: Axes, found: Extremes) -> None:

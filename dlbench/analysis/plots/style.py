@@ -1,7 +1,8 @@
 """The look of the figures: one style file, and a colour, marker and hatch for everything that is told apart.
 
-The colours are those of Okabe and Ito, "Color Universal Design" (2008), which colour-blind readers can tell apart;
-markers and hatches repeat the distinction for print in black and white.
+The colours are those of Okabe and Ito, "Color Universal Design" (2008), which colour-blind readers can tell apart, and
+a pale grey and the wine red of Tol, "Colour Schemes" (2021), so that every class of communication has its own; markers
+and hatches repeat the distinction for print in black and white.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ _SHORT_IN_DIGITS = 1e-3
 """What is smaller is better read as a power of ten."""
 
 _BLUE, _ORANGE, _GREEN, _VERMILLION = "#0072B2", "#E69F00", "#009E73", "#D55E00"
-_PURPLE, _SKY, _YELLOW = "#CC79A7", "#56B4E9", "#F0E442"
+_PURPLE, _SKY, _YELLOW, _WINE = "#CC79A7", "#56B4E9", "#F0E442", "#882255"
 GREY, PALE_GREY, LIGHT_GREY = "#7F7F7F", "#B8B8B8", "#E4E4E4"
 
 
@@ -64,6 +65,7 @@ LOOKS = (
     Look(_SKY, "P", "----", SOLID),
     Look(_YELLOW, "X", "++++", (0, (5, 1))),
     Look(PALE_GREY, "*", "oooo", (0, (1, 1))),
+    Look(_WINE, "h", "||||", (0, (3, 1, 1, 1))),
 )
 MEASURED, GUMBEL, GEV = LOOKS[:3]
 """What was measured, and what the distributions of that name predict."""
