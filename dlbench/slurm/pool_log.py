@@ -77,7 +77,7 @@ class Ended(_Event, frozen=True, kw_only=True, tag="ended"):
     """completed; terminated by the pool, in peace; killed by it after the grace; failed."""
     reason: str
     iterations: int
-    """Finished ones in the record, warm-up included."""
+    """Finished ones in the record that were measured: no warm-ups."""
     record: str = ""
     """File name of the record; empty where there is none."""
     error: str = ""

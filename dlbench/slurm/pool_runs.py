@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,7 +14,7 @@ from dlbench.records.reader import iterate
 from dlbench.records.schema import END_START, End, Header
 from dlbench.slurm.processes import MARK_VARIABLE
 
-_ITERATION_START = b'{"kind":"iteration"'
+_MEASURED_START = re.compile(rb'\{"kind":"iteration","index":[0-9]+,"warmup":false')
 _LAST_BYTES = 16_384
 _LAST_LINES = 10
 _SHOWN_CHARACTERS = 1000
@@ -26,7 +27,7 @@ class Found:
     name: str = ""
     """File name; empty where there is no record."""
     iterations: int = 0
-    """Finished ones, warm-up included."""
+    """Finished ones that count: no warm-ups."""
     end: End | None = None
     """None where the run was killed, or still runs."""
 
@@ -64,7 +65,7 @@ def _found(path: Path) -> Found:
         for line in file:
             if not line.endswith(b"\n"):
                 break
-            iterations += line.startswith(_ITERATION_START)
+            iterations += _MEASURED_START.match(line) is not None
             if line.startswith(END_START) and end is None:
                 end = msgspec.json.decode(line, type=End)
     return Found(path.name, iterations, end)

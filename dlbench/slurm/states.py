@@ -30,7 +30,7 @@ class State(StrEnum):
     INCOMPLETE = "incomplete"
     """It ran, but a job was given up or never completed."""
     FAILED = "failed"
-    """It ended without a single iteration, or SLURM ended it."""
+    """It ended without a single measured iteration, or SLURM ended it."""
     CANCELLED = "cancelled"
     LOST = "lost"
     """SLURM does not know it any more, and its pool has not said how it ended."""
@@ -58,7 +58,7 @@ class Status:
     job_id: str
     """Of SLURM's; empty where it was never submitted."""
     iterations: int
-    """Finished by all its runs so far, warm-up included."""
+    """Measured by all its runs so far, warm-ups left out as everywhere."""
     reason: str
 
 
@@ -190,7 +190,7 @@ def _ended(events: Sequence[Event], submission: Submission) -> PoolEnded | None:
 
 
 def _iterations(events: Sequence[Event], results: Path) -> int:
-    """Iterations of runs that are over, by the log, and of those under way, by their records."""
+    """Measured iterations of runs that are over, by the log, and of those under way, by their records."""
     over = sum(event.iterations for event in events if isinstance(event, Ended))
     records = Records(results)
     return over + sum(records.of(run).iterations for run in unended(events))

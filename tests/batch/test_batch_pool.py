@@ -40,8 +40,12 @@ from dlbench.slurm.processes import MARK_VARIABLE, marked
 RECORD = """
 write() {
     sed "s/THE-RUN/$DLBENCH_POOL_RUN/" "$FOLDER/header" > "$FOLDER/results/$DLBENCH_POOL_RUN.jsonl"
-    for index in 0 1 2; do echo '{"kind":"iteration"}' >> "$FOLDER/results/$DLBENCH_POOL_RUN.jsonl"; done
-    end='{"kind":"end","status":"'$1'","reason":"'$2'","iterations":3,"ended":"2026-01-02T03:05:05Z"}'
+    for index in 0 1 2 3; do
+        [ $index = 0 ] && warmup=true || warmup=false
+        line='{"kind":"iteration","index":'$index',"warmup":'$warmup'}'
+        echo "$line" >> "$FOLDER/results/$DLBENCH_POOL_RUN.jsonl"
+    done
+    end='{"kind":"end","status":"'$1'","reason":"'$2'","iterations":4,"ended":"2026-01-02T03:05:05Z"}'
     [ -z "$1" ] || echo "$end" >> "$FOLDER/results/$DLBENCH_POOL_RUN.jsonl"
 }
 """

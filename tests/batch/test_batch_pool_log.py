@@ -24,13 +24,13 @@ from dlbench.slurm.pool_log import (
 
 STARTED = Started(time=10.0, job="a", attempt=1, run="a-1-f00", command=["srun", "-n", "2"])
 ENDED = Ended(
-    time=12.5, job="a", attempt=1, exit_code=0, status="completed", reason="10 iterations measured", iterations=11
+    time=12.5, job="a", attempt=1, exit_code=0, status="completed", reason="10 iterations measured", iterations=10
 )
 POOL_ENDED = PoolEnded(
     time=13.0,
     reason="timeout of 3 s",
     exit_code=0,
-    jobs=[JobTally(job="a", starts=1, completed=1, failed=0, iterations=11, given_up="")],
+    jobs=[JobTally(job="a", starts=1, completed=1, failed=0, iterations=10, given_up="")],
     left=[],
 )
 

@@ -73,10 +73,15 @@ def wait_running(folder: Path, *names: str) -> None:
         running = {event.job for event in events(folder) if isinstance(event, Running)}
         # A record is no whole one yet while its header is being written.
         written = [path for path in (folder / "results").glob("*.jsonl") if path.read_bytes().count(b"\n") > 1]
-        counts = [len(record.iterations) for record in map(read, written) if record.header.job in names]
+        counts = [measured(record) for record in map(read, written) if record.header.job in names]
         return running.issuperset(names) and len(counts) == len(names) and min(counts) > 1
 
     assert wait_until(iterating, 30), [*events(folder), *(path.read_text() for path in folder.glob("logs/*.err"))]
+
+
+def measured(record: Record) -> int:
+    """Iterations that count: no warm-ups."""
+    return sum(not iteration.warmup for iteration in record.iterations)
 
 
 def records(folder: Path) -> list[Record]:
