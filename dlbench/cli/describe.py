@@ -200,7 +200,7 @@ def _header(configuration: Configuration) -> Iterator[str]:
     )
     yield f"# dlbench {__version__} describe {strategy.name}"
     yield f"# strategy  {strategy.title}"
-    yield f"# model     {model.name}: {model.parameters} parameters, {model.layers} layers"
+    yield f"# model     {model.name}: {model.parameters:,} parameters, {model.layers} layers"
     yield (
         f"# gpu       {gpu.name}: {si(gpu.peak(workload.dtype), 'FLOP/s')} {workload.dtype}, "
         f"{si(gpu.memory_bandwidth, 'B/s')}, {si(gpu.memory_bytes, 'B')}"

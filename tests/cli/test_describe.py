@@ -39,7 +39,7 @@ def table(lines: list[str], heading: str) -> list[list[str]]:
 def test_the_header_says_what_runs_and_how_it_is_spread(shown: Any) -> None:
     lines = shown("dp_pp_tp", "-n", "256")
     assert lines[0].endswith("describe dp_pp_tp")
-    assert "# model     llama3-70b: 70553706496 parameters, 80 layers" in lines
+    assert "# model     llama3-70b: 70,553,706,496 parameters, 80 layers" in lines
     assert "# ranks     256 = replicas 8 × pp 8 × tp 4" in lines
     assert "# work      bf16, local batch 16, 16 microbatches, sequence length 8192" in lines
     assert not any(line.startswith("# note") for line in lines)
