@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from dlbench import __version__
+from dlbench.arguments import ArgumentParser
 from dlbench.cli import (
     analyze,
     bandwidth,
@@ -36,6 +37,14 @@ from dlbench.cli.main import INTERRUPTED
 from dlbench.errors import DlbenchError
 from dlbench.runtime.streams import say
 
+HELP = "How distributed AI training behaves on real machines: alone, at scale and beside other jobs."
+EPILOG = """examples:
+  dlbench doctor                                                  what this machine has for runs
+  dlbench run dp -n 2 --scale 0.01                                one run on two cores
+  dlbench report results/ -o report.html                          what it measured
+  dlbench submit --system leonardo --pattern tier --dry-run       jobs side by side on a cluster
+
+'dlbench COMMAND --help' has the options and examples of each."""
 USAGE_ERROR = 2
 CLOSED_PIPE = 141
 """As of a program that SIGPIPE ends; 1 would pass for a failed run, or for a slower configuration."""
@@ -57,7 +66,7 @@ def _outcome(command: Callable[[], object]) -> int:
     except DlbenchError as error:
         return _fail(str(error), error.exit_code)
     except UsageError as error:
-        return _fail(f"{error.format_message()} see 'dlbench --help'", USAGE_ERROR)
+        return _fail(f"{error.format_message().rstrip('.')}; see 'dlbench --help'", USAGE_ERROR)
     except typer.Abort:
         return INTERRUPTED
     except BrokenPipeError:
@@ -95,24 +104,33 @@ def _version(asked: bool) -> None:
         raise typer.Exit
 
 
-app = typer.Typer(
-    help="How distributed AI training behaves on real machines: alone, at scale and beside other jobs.",
-    add_completion=False,
-    pretty_exceptions_enable=False,
-    rich_markup_mode=None,
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
+def _help(asked: bool) -> None:
+    if asked:
+        _overview().print_help()
+        raise typer.Exit
 
 
-@app.callback(invoke_without_command=True)
+def _overview() -> ArgumentParser:
+    """All commands, in the manner in which each of them prints its own help."""
+    parser = ArgumentParser(prog="dlbench", usage="dlbench COMMAND [options]", description=HELP, epilog=EPILOG)
+    parser.add_argument("--version", action="store_true", help="print the version and leave")
+    commands = parser.add_argument_group("commands")
+    for command in app.registered_commands:
+        commands.add_argument(command.name or "", help=command.help)
+    return parser
+
+
+app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
+
+
+@app.callback(invoke_without_command=True, add_help_option=False)
 def _application(
     context: typer.Context,
-    version: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and leave.")
-    ] = False,
+    version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True)] = False,
+    help_: Annotated[bool, typer.Option("--help", "-h", callback=_help, is_eager=True)] = False,
 ) -> None:
     if context.invoked_subcommand is None:
-        print(context.get_help())
+        _help(True)
 
 
 for group in (

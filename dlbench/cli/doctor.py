@@ -36,6 +36,10 @@ HELP = "Show what this machine has for runs, and what brings the rest."
 EPILOG = """Every probe has a process of its own, all at the same time: a library that crashes or hangs is a line of the
 table. Nothing is started with a launcher; 'dlbench preflight -n 2' does that.
 
+examples:
+  dlbench doctor
+  dlbench doctor --json | jq '.pieces[] | select(.state == "missing") | .remedy'
+
 states:
   ok        runs can use it
   warning   they can, but read the line beneath

@@ -30,7 +30,7 @@ are fitted by Gumbel and GEV distributions, which predict the mean wait of large
 that were measured. Both fits are shown: Gumbel overestimates where the tail is light, ξ below 0.
 
 examples:
-  dlbench run dp -n 4 --record-ops --record results && dlbench extremes results/
+  dlbench run dp -n 4 --scale 0.01 --time-scale 0.1 --iterations 50 --record-ops && dlbench extremes results/
   dlbench extremes results/ --predict 8,64,512 --centring instance
   dlbench extremes traces/rank*.json.gz --csv tables --plots figures
   dlbench extremes results/ --predict 8,128,512 --json > fit.json

@@ -19,9 +19,10 @@ from dlbench.strategies import STRATEGIES, get_strategy
 HELP = "Run a strategy on N ranks with the launcher that belongs to the MPI in use."
 EXAMPLES = """examples:
   dlbench run dp -n 4 --scale 0.01 --time-scale 0.1      a small run on this machine
-  dlbench run fsdp -n 8 --check --record-ops             verify the data first, record every op
-  dlbench run dp_pp -n 4 --config site.yaml --json       options from a file, summary as JSON
-  dlbench run dp -n 64 --launcher srun                   inside a SLURM allocation
+  dlbench run fsdp -n 4 --scale 0.002 --time-scale 0.1 --check --record-ops
+                                                         verify the data first, record every op
+  dlbench run dp_pp -n 4 --config site.yaml --json       options from a file of yours, summary as JSON
+  dlbench run dp -n 64 --launcher srun                   on a cluster, inside a SLURM allocation
   dlbench run dp -n 4 --dry-run                          only show the command
 
 'dlbench run STRATEGY --help' lists all options of a run.

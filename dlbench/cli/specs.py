@@ -12,11 +12,14 @@ import sys
 import textwrap
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, TypeAlias
+from functools import partial
+from typing import Any, TypeAlias
 
 import msgspec
 import typer
 
+from dlbench.arguments import ArgumentParser, text
+from dlbench.cli.forwarding import add_command
 from dlbench.quantities import si
 from dlbench.specs import (
     GpuSpec,
@@ -33,9 +36,6 @@ from dlbench.specs import (
 Spec: TypeAlias = ModelSpec | GpuSpec | SystemSpec
 Row: TypeAlias = dict[str, str]
 
-Name = Annotated[str | None, typer.Argument(metavar="[NAME]", help="Shipped name, or path of a YAML file.")]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
-
 _UNITS = {
     "peak_flops": "FLOP/s",
     "memory_bandwidth": "B/s",
@@ -50,6 +50,10 @@ _NONE = "-"
 class Kind:
     """A kind of spec, as the commands see it."""
 
+    name: str
+    """Of the command, in the plural."""
+    example: str
+    """Something that is shipped."""
     names: Callable[[], list[str]]
     load: Callable[[str], Spec]
     row: Callable[[Any], Row]
@@ -58,33 +62,38 @@ class Kind:
 
 def register(app: typer.Typer) -> None:
     """Add the commands to the application."""
-    app.command("models", help="List the models, or show one.")(_models)
-    app.command("gpus", help="List the GPUs, or show one.")(_gpus)
-    app.command("systems", help="List the systems, or show one.")(_systems)
+    for kind in (
+        Kind("models", "llama3-8b", model_names, load_model, _model_row),
+        Kind("gpus", "h100", gpu_names, load_gpu, _gpu_row),
+        Kind("systems", "leonardo", system_names, load_system, _system_row),
+    ):
+        add_command(app, kind.name, _help(kind), partial(_show, kind))
 
 
-def _models(name: Name = None, as_json: Json = False) -> None:
-    _show(Kind(model_names, load_model, _model_row), name, as_json)
+def _help(kind: Kind) -> str:
+    return f"List the {'GPUs' if kind.name == 'gpus' else kind.name}, or show one."
 
 
-def _gpus(name: Name = None, as_json: Json = False) -> None:
-    _show(Kind(gpu_names, load_gpu, _gpu_row), name, as_json)
-
-
-def _systems(name: Name = None, as_json: Json = False) -> None:
-    _show(Kind(system_names, load_system, _system_row), name, as_json)
-
-
-def _show(kind: Kind, name: str | None, as_json: bool) -> None:
-    if name is not None:
-        found = document(kind.load(name))
-        print(_json(found) if as_json else "\n".join(_lines(found)))
+def _show(kind: Kind, argv: Sequence[str]) -> None:
+    arguments = _parser(kind).parse_args(argv)
+    if arguments.name is not None:
+        found = document(kind.load(arguments.name))
+        print(_json(found) if arguments.json else "\n".join(_lines(found)))
         return
     specs = {name: kind.load(name) for name in kind.names()}
-    if as_json:
+    if arguments.json:
         print(_json([document(spec) for name, spec in specs.items() if name == spec.name]))
     else:
         print_table([{"name": _label(name, spec), **kind.row(spec)} for name, spec in specs.items()])
+
+
+def _parser(kind: Kind) -> ArgumentParser:
+    command = f"dlbench {kind.name}"
+    lines = (command, f"{command} {kind.example}", f"{command} my-{kind.name[:-1]}.yaml --json")
+    parser = ArgumentParser(prog=command, description=_help(kind), epilog="\n  ".join(("examples:", *lines)))
+    parser.add_argument("name", nargs="?", type=text, metavar="NAME", help="shipped name, or path of a YAML file")
+    parser.add_argument("--json", action="store_true", help="print JSON: an object, or without NAME an array of them")
+    return parser
 
 
 def _label(name: str, spec: Spec) -> str:

@@ -8,53 +8,63 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from time import sleep
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
 
+from dlbench.arguments import ArgumentParser, more_than, path
+from dlbench.cli.forwarding import add_command
 from dlbench.cli.specs import print_table
-from dlbench.errors import OptionError, one_line
+from dlbench.errors import one_line
 
 if TYPE_CHECKING:
     from dlbench.slurm.states import Status
 
-_CLEAR = "\033[H\033[2J"
+HELP = "Show the state of every experiment of a campaign."
+EPILOG = """States: planned, pending, running, completed, incomplete (a job was given up), failed, cancelled, lost.
+Iterations are those that all runs have measured so far, without warm-ups.
 
-Folder = Annotated[Path, typer.Argument(metavar="DIR", help="Folder of a campaign.", show_default=False)]
+examples:
+  dlbench status campaign-leonardo-tier-s0
+  dlbench status campaign-leonardo-tier-s0 --watch 60
+  dlbench status campaign-leonardo-tier-s0 --json | jq '.[] | select(.state == "failed")'
+"""
+_CLEAR = "\033[H\033[2J"
 
 
 def register(app: typer.Typer) -> None:
     """Add the command to the application."""
-    app.command()(status)
+    add_command(app, "status", HELP, status)
 
 
-def status(
-    folder: Folder,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
-    watch: Annotated[
-        float | None, typer.Option(metavar="S", help="Print again every S seconds, until nothing is under way.")
-    ] = None,
-) -> None:
-    """Show the state of every experiment of a campaign.
-
-    States: planned, pending, running, completed, incomplete (a job was given up), failed, cancelled, lost.
-    """
+def status(argv: Sequence[str]) -> None:
+    """Print what the command line asks for, once or again and again. Raises `UserError`."""
     from dlbench.slurm.campaign import open_campaign  # noqa: PLC0415 - NumPy and YAML
     from dlbench.slurm.states import UNDER_WAY, survey  # noqa: PLC0415
 
-    if watch is not None and not watch > 0:
-        raise OptionError(f"--watch {watch:g}: expected a number of seconds above 0")
-    campaign = open_campaign(folder)
+    arguments = _parser().parse_args(argv)
+    campaign = open_campaign(Path(arguments.folder))
     while True:
         found = survey(campaign)
-        if watch is not None and sys.stdout.isatty():
+        if arguments.watch is not None and sys.stdout.isatty():
             print(_CLEAR, end="")
-        _print_json(found) if as_json else show(found)
-        if watch is None or not any(entry.state in UNDER_WAY for entry in found):
+        _print_json(found) if arguments.json else show(found)
+        if arguments.watch is None or not any(entry.state in UNDER_WAY for entry in found):
             return
-        sleep(watch)
+        sleep(arguments.watch)
+
+
+def _parser() -> ArgumentParser:
+    parser = ArgumentParser(prog="dlbench status", description=HELP, epilog=EPILOG)
+    parser.add_argument("folder", type=path, metavar="DIR", help="folder of a campaign")
+    parser.add_argument("--json", action="store_true", help="print a JSON array, an object an experiment")
+    parser.add_argument(
+        "--watch", type=more_than(0.0), metavar="S", help="print again every S seconds, until nothing is under way"
+    )
+    return parser
 
 
 def show(found: list[Status]) -> None:

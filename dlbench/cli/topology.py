@@ -9,14 +9,17 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from statistics import median
-from typing import Annotated, Any
+from typing import Any
 
 import typer
 
 from dlbench.allocators.topology import Group, Topology, TopologyError, Unit, from_system, irregular, usual_size
+from dlbench.arguments import ArgumentParser, text
+from dlbench.cli.forwarding import add_command
+from dlbench.cli.selection import results_path
 from dlbench.cli.specs import print_table
 from dlbench.errors import OptionError, SpecError, one_line
 from dlbench.slurm.hostlist import HostListError, compress, expand
@@ -24,6 +27,13 @@ from dlbench.slurm.sinfo import parse_states, read_sinfo
 from dlbench.slurm.topology_conf import read_topology
 from dlbench.specs import load_system, system_names
 
+HELP = "Show a machine as groups, L1 switches and nodes, and what is irregular about it."
+EPILOG = """examples:
+  dlbench topology leonardo                              the system of that name
+  dlbench topology my-cluster.yaml --json                one of your own
+  dlbench topology topology.conf --gpus-per-node 4       a file of the cluster
+  dlbench topology <(scontrol show topology) --sinfo <(sinfo) --partition gpu --states idle      on the cluster
+"""
 _SHOWN_UNITS = 8
 """Irregular switches or groups that are listed by name; a machine in use has hundreds."""
 
@@ -43,40 +53,39 @@ class Restriction:
 
 def register(app: typer.Typer) -> None:
     """Add the command to the application."""
-    app.command()(topology)
+    add_command(app, "topology", HELP, topology)
 
 
-def topology(
-    where: Annotated[
-        str,
-        typer.Argument(
-            metavar="SYSTEM|FILE",
-            help="System by name or YAML file, or a file with what 'scontrol show topology' prints, or topology.conf.",
-            show_default=False,
-        ),
-    ],
-    partition: Annotated[str | None, typer.Option(help="Only the nodes of this partition; needs --sinfo.")] = None,
-    sinfo: Annotated[Path | None, typer.Option(metavar="FILE", help="File with the output of 'sinfo'.")] = None,
-    states: Annotated[
-        str | None, typer.Option(metavar="LIST", help="Only nodes in these states: idle,mix; needs --sinfo.")
-    ] = None,
-    nodes: Annotated[str | None, typer.Option(metavar="LIST", help="Only these nodes: lrdn[0001-0180].")] = None,
-    exclude: Annotated[str | None, typer.Option(metavar="LIST", help="Without these nodes.")] = None,
-    gpus_per_node: Annotated[int | None, typer.Option(metavar="N", help="GPUs of a node; for a FILE.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
-) -> None:
-    """Show a machine as groups, L1 switches and nodes, and what is irregular about it.
-
-    Example: dlbench topology <(scontrol show topology) --sinfo <(sinfo) --partition boost_usr_prod --states idle
-    """
-    restriction = Restriction(partition=partition, sinfo=sinfo, states=states, nodes=nodes, exclude=exclude)
+def topology(argv: Sequence[str]) -> None:
+    """Print what the command line asks for. Raises `UserError`."""
+    arguments = _parser().parse_args(argv)
+    where, gpus_per_node = arguments.where, arguments.gpus_per_node
+    restriction = Restriction(**{field.name: getattr(arguments, field.name) for field in fields(Restriction)})
     found = restricted(load_topology(where, gpus_per_node), restriction)
     gpus = None if gpus_per_node is None and not _is_system(where) else found.gpus_per_node
-    if as_json:
+    if arguments.json:
         print(json.dumps(_document(found, gpus), indent=2, ensure_ascii=False))
         return
     print("\n".join(_summary(found, gpus)))
     print_table([_row(group, gpus) for group in found.groups])
+
+
+def _parser() -> ArgumentParser:
+    parser = ArgumentParser(prog="dlbench topology", description=HELP, epilog=EPILOG)
+    parser.add_argument(
+        "where",
+        type=text,
+        metavar="SYSTEM|FILE",
+        help="system by name or YAML file, or a file with what 'scontrol show topology' prints, or topology.conf",
+    )
+    parser.add_argument("--partition", metavar="NAME", help="only the nodes of this partition; needs --sinfo")
+    parser.add_argument("--sinfo", type=results_path, metavar="FILE", help="file with the output of 'sinfo'")
+    parser.add_argument("--states", metavar="LIST", help="only nodes in these states: idle,mix; needs --sinfo")
+    parser.add_argument("--nodes", metavar="LIST", help="only these nodes: lrdn[0001-0180]")
+    parser.add_argument("--exclude", metavar="LIST", help="without these nodes")
+    parser.add_argument("--gpus-per-node", type=int, metavar="N", help="GPUs of a node; for a FILE")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    return parser
 
 
 def load_topology(where: str, gpus_per_node: int | None = None) -> Topology:

@@ -3,51 +3,60 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
 
 import msgspec
 import typer
 
+from dlbench.arguments import ArgumentParser
+from dlbench.cli.forwarding import add_command
+from dlbench.cli.selection import results_path
 from dlbench.errors import RecordError, one_line
 from dlbench.records.publish import PUBLISHED
 from dlbench.records.validator import Report, examine
 
+HELP = "Check run records: types, lengths, and whether the times add up."
+EPILOG = """The record of a killed run is valid; what is missing is said.
+
+examples:
+  dlbench validate results/ other/dp-8.jsonl
+  dlbench validate results/ --json | jq '.[] | select(.valid | not) | .path'
+  dlbench validate --schema > record.schema.json
+
+exit code: 0 all valid, 1 a record is invalid, 2 a path does not exist or nothing was found"""
+
 
 def register(app: typer.Typer) -> None:
     """Add the command to the application."""
-    app.command()(validate)
+    add_command(app, "validate", HELP, validate)
 
 
-def validate(
-    records: Annotated[
-        list[Path] | None,
-        typer.Argument(metavar="RECORD", help="Records, or folders to search for *.jsonl.", show_default=False),
-    ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print a JSON array, one object a record.")] = False,
-    schema: Annotated[bool, typer.Option("--schema", help="Print the JSON Schema of a record's lines.")] = False,
-) -> None:
-    """Check run records: types, lengths, and whether the times add up.
-
-    The record of a killed run is valid; what is missing is said.
-
-    Exit code: 0 all valid, 1 a record is invalid, 2 a path does not exist or nothing was found.
-
-    Example: dlbench validate results/ other/dp-8.jsonl
-    """
-    if schema:
+def validate(argv: Sequence[str]) -> int:
+    """Check what the command line names; 1 where a record is invalid, else 0. Raises `RecordError` where none is."""
+    arguments = _parser().parse_args(argv)
+    if arguments.schema:
         print(PUBLISHED.read_text(encoding="utf-8"), end="")
-        return
+        return 0
     reports: list[Report] = []
-    for path in _found(records or []):
+    for path in _found(arguments.records):
         reports.append(examine(path))
-        if not as_json:
+        if not arguments.json:
             _print(reports[-1])
-    if as_json:
+    if arguments.json:
         rows = [_row(report) for report in reports]
         print(msgspec.json.format(msgspec.json.encode(rows), indent=2).decode())
-    if not all(report.valid for report in reports):
-        raise typer.Exit(1)
+    return 0 if all(report.valid for report in reports) else 1
+
+
+def _parser() -> ArgumentParser:
+    parser = ArgumentParser(prog="dlbench validate", description=HELP, epilog=EPILOG)
+    parser.add_argument(
+        "records", nargs="*", type=results_path, metavar="RECORD", help="records, or folders to search for *.jsonl"
+    )
+    parser.add_argument("--json", action="store_true", help="print a JSON array, one object a record")
+    parser.add_argument("--schema", action="store_true", help="print the JSON Schema of a record's lines")
+    return parser
 
 
 def _found(paths: list[Path]) -> list[Path]:

@@ -98,7 +98,10 @@ def test_cancelling_says_what_it_does(dlbench: Any, slurm: Slurm) -> None:
             "nowhere: is no campaign, it has no campaign.yaml; name the folder of 'dlbench submit'",
         ),
         (("cancel", "c", "mix"), "c has no experiment 'mix'; it has alone-000, mix-000"),
-        (("status", "c", "--watch", "0"), "--watch 0: expected a number of seconds above 0"),
+        (
+            ("status", "c", "--watch", "0"),
+            "argument --watch: expected a number above 0, found '0'; see 'dlbench status --help'",
+        ),
     ],
 )
 def test_what_is_wrong_is_said_in_one_line(dlbench: Any, arguments: tuple[str, ...], message: str) -> None:

@@ -139,8 +139,8 @@ def test_scripts_get_json(run: Command) -> None:
 def test_a_name_that_is_no_text_is_shown_with_escapes(run: Command) -> None:
     name = os.fsdecode(b"r\xe9\nsum\xc3\xa9.jsonl")
     Path(name).write_text(HEADER + WARMUP + COUNTED + END)
-    assert run(name) == (0, "OK r\\udce9\\nsumé.jsonl: 2 iterations (1 warm-up), completed\n", "")
-    code, printed, _ = run("--json", name)
+    assert run(".") == (0, "OK r\\udce9\\nsumé.jsonl: 2 iterations (1 warm-up), completed\n", "")
+    code, printed, _ = run("--json", ".")
     assert code == 0
     assert json.loads(printed)[0]["path"] == "r\\xe9\nsumé.jsonl"
 
@@ -162,5 +162,5 @@ def test_the_schema_is_printed(run: Command) -> None:
 def test_the_help_shows_an_example_and_the_exit_codes(run: Command) -> None:
     code, printed, _ = run("--help")
     assert code == 0
-    assert "Example: dlbench validate results/" in printed
-    assert "Exit code: 0 all valid" in printed
+    assert "examples:\n  dlbench validate results/" in printed
+    assert "exit code: 0 all valid" in printed
