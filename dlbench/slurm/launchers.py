@@ -115,6 +115,15 @@ _HOST_LISTS = ("PBS_NODEFILE", "LSB_HOSTS", "LSB_DJOB_HOSTFILE", "HYDRA_HOST_FIL
 Version: TypeAlias = Callable[[str], str]
 
 
+class NoLauncherError(PreflightError):
+    """Nothing here starts the ranks of the MPI library; the message says what is missing, and what brings it."""
+
+    def __init__(self, what: str, remedy: str) -> None:
+        super().__init__(f"{what}; {remedy}")
+        self.what = what
+        self.remedy = remedy
+
+
 def loaded_library() -> Library:
     """The library that mpi4py loads here, without initialising MPI.
 
@@ -148,7 +157,7 @@ def family_of(library: Library) -> Family:
 def find_launcher(library: Library, family: Family, version: Version | None = None) -> str:
     """The mpiexec that belongs to the library: beside it, in this environment, or on the PATH.
 
-    Each is asked for its version. Raises `PreflightError` where none of them belongs.
+    Each is asked for its version. Raises `NoLauncherError` where none of them belongs.
     """
     asked = version or launcher_version
     folders = [library.path.parent.parent / "bin", library.path.parent.parent.parent / "bin"] if library.path else []
@@ -162,10 +171,8 @@ def find_launcher(library: Library, family: Family, version: Version | None = No
         if family.launcher_mark.lower() in answer.lower():
             return path
         found.append(f"{path}: {_first_line(answer)}")
-    raise PreflightError(
-        f"no mpiexec of {family.name} for {library.path or 'the MPI library'} (found: {', '.join(found) or 'none'}); "
-        "put it on the PATH, or use --launcher srun"
-    )
+    what = f"no mpiexec of {family.name} for {library.path or 'the MPI library'} (found: {', '.join(found) or 'none'})"
+    raise NoLauncherError(what, "put it on the PATH, or use --launcher srun")
 
 
 def launcher_version(path: str) -> str:

@@ -168,4 +168,5 @@ def test_a_process_that_is_a_rank_asks_its_mpi_as_a_process_of_its_own() -> None
     assert finding.facts == {"kind": "cuda"}
     assert finding.state in {"ok", "missing"}
     if finding.state == "missing":
-        assert "does not take buffers in GPU memory (CUDA): load an MPI that was built with CUDA" in finding.found
+        assert finding.found.endswith(" takes no buffers in GPU memory (cuda)")
+        assert finding.remedy == "load an MPI that was built with CUDA"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shlex
 from collections.abc import Callable
 from pathlib import Path
@@ -61,7 +62,7 @@ def test_without_a_library_the_loaders_first_words_are_told(monkeypatch: pytest.
     monkeypatch.setattr(probes, "loaded_library", fails(error))
     found = probes.mpi()
     assert (found.state, found.found) == ("missing", "mpi4py finds none: cannot load MPI library")
-    assert found.remedy.startswith("pip install -e '.[mpich]'")
+    assert found.remedy.startswith("pip install 'dlbench[mpich]'")
 
 
 def test_without_mpi4py_nobody_can_say(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -126,13 +127,15 @@ def test_a_launcher_of_another_mpi_is_none(site: Path) -> None:
     found = launcher(site)
     assert found.state == "missing"
     assert found.found == (
-        f"no mpiexec of MPICH for {site}/mpich/lib/libmpi.so.12 (found: {stranger}: mpiexec (Open MPI) 4.1.4); "
-        "put it on the PATH, or use --launcher srun"
+        f"no mpiexec of MPICH for {site}/mpich/lib/libmpi.so.12 (found: {stranger}: mpiexec (Open MPI) 4.1.4)"
     )
+    assert found.remedy == "put it on the PATH, or use --launcher srun"
 
 
 def test_the_launcher_of_cray_mpich_is_srun(site: Path) -> None:
-    assert launcher(site, "Cray MPICH").found == "no srun, which starts the ranks of Cray MPICH"
+    without = launcher(site, "Cray MPICH")
+    assert without.found == "no srun, which starts the ranks of Cray MPICH"
+    assert without.remedy == "load the site's module of SLURM"
     srun = mpiexec(site / "other", "slurm 23.11.4\n").rename(site / "other" / "bin" / "srun")
     found = launcher(site, "Cray MPICH")
     assert (found.state, found.found, found.note) == ("ok", f"{srun} 23.11.4", "")
@@ -234,7 +237,7 @@ def test_nvml_tells_driver_and_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (broken.state, broken.found) == ("missing", "nvidia-ml-py 13.590, but no NVML: Driver Not Loaded")
     monkeypatch.setattr("dlbench.accelerator.nvml.pynvml", lambda: None)
     assert probes.nvml() == Finding(
-        state="missing", found="nvidia-ml-py is not installed", remedy="pip install -e '.[gpu]'"
+        state="missing", found="nvidia-ml-py is not installed", remedy="pip install 'dlbench[gpu]'"
     )
 
 
@@ -255,3 +258,10 @@ def test_a_piece_that_is_missing_comes_with_its_remedy(tmp_path: Path, monkeypat
 def test_what_a_library_raises_is_an_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     found = answer(tmp_path, fails(MemoryError("out of\nhandles")), monkeypatch)
     assert found == Finding(state="broken", found="MemoryError: out of handles")
+
+
+def test_what_pip_brings_is_named_in_the_form_that_works_in_every_folder() -> None:
+    sources = [file.read_text(encoding="utf-8") for file in Path(probes.__file__).parents[1].rglob("*.py")]
+    commands = [found for text in sources for found in re.findall(r"pip install [^;,)]*", text)]
+    assert commands
+    assert [command for command in commands if "'.[" in command or " -e " in command] == []
