@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Callable, Iterable, Iterator
+from time import perf_counter
 from typing import NamedTuple
 
 import numpy as np
@@ -19,6 +20,14 @@ POOL_BYTES = 80 * 2**20
 _ELEMENT_BYTES = 4
 _ROUNDING = 1.05
 """FLOPs beyond what was planned that need no remark."""
+_LONG_SECONDS = 1.0
+"""An iteration of products that takes longer needs a remark: its reader has seen that of the roofline."""
+_SAMPLE_EDGE = 512
+"""Rows, columns and k of the product that tells the rate: large enough for BLAS, and done in milliseconds."""
+_SAMPLE_SECONDS = 0.1
+"""Longer than a turn of the scheduler: other ranks and programs on these cores are in the rate."""
+_SLOWEST = 1e9
+"""FLOP/s that every core reaches."""
 
 
 def _blas_threads() -> str:
@@ -106,6 +115,17 @@ def excess_remarks(performed: int, phases: Iterable[Phase]) -> list[str]:
     return [f"gemm performs {performed / planned:.3g} times the FLOPs: a product has one row at least"]
 
 
+def sampled_rate() -> float:
+    """FLOP/s that products achieve here and now, after a first one, in which BLAS starts its threads."""
+    operand = np.ones((_SAMPLE_EDGE, _SAMPLE_EDGE), np.float32)
+    out = np.matmul(operand, operand)
+    count, begin = 0, perf_counter()
+    while (elapsed := perf_counter() - begin) < _SAMPLE_SECONDS:
+        np.matmul(operand, operand, out=out)
+        count += 1
+    return 2.0 * _SAMPLE_EDGE**3 * count / elapsed
+
+
 class GemmCompute:
     """Performs the matrix products of a phase.
 
@@ -131,12 +151,26 @@ class GemmCompute:
         }
 
     def remarks(self, phases: Iterable[Phase]) -> list[str]:
-        """Says so where scaled products have come down to single rows, and where BLAS takes all cores."""
+        """Says so where scaled products have come down to single rows, take long, and where BLAS takes all cores.
+
+        `phases` are those of an iteration. Called on all ranks at once, a sample has the share of the cores that a rank
+        has in a run.
+        """
         found = list(phases)
-        remarks = excess_remarks(sum(map(self.flops, found)), found)
+        performed = sum(map(self.flops, found))
+        remarks = [*excess_remarks(performed, found), *self._duration_remarks(performed)]
         if not _blas_threads():
             remarks.append("gemm uses all cores on every rank; set OMP_NUM_THREADS to cores per rank")
         return remarks
+
+    def _duration_remarks(self, performed: int) -> list[str]:
+        """Says so where the products of an iteration take more than a second: a core is no GPU."""
+        if performed < _SLOWEST * _LONG_SECONDS or (seconds := performed / sampled_rate()) < _LONG_SECONDS:
+            return []
+        return [
+            f"gemm computes for about {seconds:.2g} s an iteration on these cores; "
+            f"for 1 s multiply --time-scale by {1 / seconds:.2g}"
+        ]
 
     def memory_bytes(self, phases: Iterable[Phase]) -> int:
         """Bytes of the three pools."""

@@ -184,8 +184,8 @@ def gpu_mpi(kind: Kind) -> Finding:
     for name in [name for name in os.environ if name.startswith(_OF_A_RANK)]:
         del os.environ[name]
     os.environ.update(_WITHOUT_SHARED_MEMORY)
-    from dlbench.comm.device_mpi import MPI, check_gpu_support, remedy  # noqa: PLC0415 - it initialises MPI
-    from dlbench.comm.library import version  # noqa: PLC0415
+    from dlbench.comm.device_mpi import check_gpu_support, remedy  # noqa: PLC0415 - it initialises MPI
+    from dlbench.comm.library import MPI, version  # noqa: PLC0415
 
     try:
         check_gpu_support(kind)

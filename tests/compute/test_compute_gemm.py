@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dlbench.compute import gemm
 from dlbench.compute.gemm import Block, GemmCompute, blocks
 
 Shape = tuple[int, int, int, float]
@@ -186,6 +187,28 @@ def test_products_scaled_down_to_single_rows_are_remarked(monkeypatch: pytest.Mo
         "gemm performs 10 times the FLOPs: a product has one row at least"
     ]
     assert GemmCompute().remarks([PhaseOf(((10, 20, 30, 1.0),))]) == []
+
+
+def test_an_iteration_of_products_that_takes_long_is_remarked_with_what_makes_it_short(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    monkeypatch.setattr(gemm, "sampled_rate", lambda: 20e9)
+    phase = PhaseOf(((1000, 1000, 1000, 100.0),))  # 200 GFLOP, two of them an iteration: 20 s at 20 GFLOP/s
+    assert GemmCompute().remarks([phase, phase]) == [
+        "gemm computes for about 20 s an iteration on these cores; for 1 s multiply --time-scale by 0.05"
+    ]
+    assert GemmCompute().remarks([PhaseOf(((1000, 1000, 1000, 9.0),))]) == []
+
+
+def test_what_is_short_on_any_core_needs_no_sample(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    monkeypatch.setattr(gemm, "sampled_rate", lambda: pytest.fail("a sample was taken"))
+    assert GemmCompute().remarks([PhaseOf(((100, 100, 100, 1.0),))]) == []
+
+
+def test_a_sample_tells_a_rate_that_a_core_can_have() -> None:
+    assert 1e8 < gemm.sampled_rate() < 1e14
 
 
 def test_blas_threads_that_nobody_limits_are_remarked(monkeypatch: pytest.MonkeyPatch) -> None:
