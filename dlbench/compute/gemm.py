@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import chain
 from time import perf_counter
 from typing import NamedTuple
 
@@ -23,7 +25,7 @@ _ROUNDING = 1.05
 _LONG_SECONDS = 1.0
 """An iteration of products that takes longer needs a remark: its reader has seen that of the roofline."""
 _SAMPLE_EDGE = 512
-"""Rows, columns and k of the product that tells the rate: large enough for BLAS, and done in milliseconds."""
+"""Bound on rows, columns and k of the product that tells the rate: it is done in milliseconds."""
 _SAMPLE_SECONDS = 0.1
 """Longer than a turn of the scheduler: other ranks and programs on these cores are in the rate."""
 _SLOWEST = 1e9
@@ -115,15 +117,16 @@ def excess_remarks(performed: int, phases: Iterable[Phase]) -> list[str]:
     return [f"gemm performs {performed / planned:.3g} times the FLOPs: a product has one row at least"]
 
 
-def sampled_rate() -> float:
-    """FLOP/s that products achieve here and now, after a first one, in which BLAS starts its threads."""
-    operand = np.ones((_SAMPLE_EDGE, _SAMPLE_EDGE), np.float32)
-    out = np.matmul(operand, operand)
+def sampled_rate(block: Block) -> float:
+    """FLOP/s that products like a block achieve here and now, after a first one, in which BLAS starts its threads."""
+    rows, columns, k = (min(length, _SAMPLE_EDGE) for length in (block.rows, block.columns, block.k))
+    left, right = np.ones((rows, k), np.float32), np.ones((k, columns), np.float32)
+    out = np.matmul(left, right)
     count, begin = 0, perf_counter()
     while (elapsed := perf_counter() - begin) < _SAMPLE_SECONDS:
-        np.matmul(operand, operand, out=out)
+        np.matmul(left, right, out=out)
         count += 1
-    return 2.0 * _SAMPLE_EDGE**3 * count / elapsed
+    return 2.0 * rows * columns * k * count / elapsed
 
 
 class GemmCompute:
@@ -158,14 +161,21 @@ class GemmCompute:
         """
         found = list(phases)
         performed = sum(map(self.flops, found))
-        remarks = [*excess_remarks(performed, found), *self._duration_remarks(performed)]
+        remarks = [*excess_remarks(performed, found), *self._duration_remarks(performed, found)]
         if not _blas_threads():
             remarks.append("gemm uses all cores on every rank; set OMP_NUM_THREADS to cores per rank")
         return remarks
 
-    def _duration_remarks(self, performed: int) -> list[str]:
+    def _duration_remarks(self, performed: int, phases: Sequence[Phase]) -> list[str]:
         """Says so where the products of an iteration take more than a second: a core is no GPU."""
-        if performed < _SLOWEST * _LONG_SECONDS or (seconds := performed / sampled_rate()) < _LONG_SECONDS:
+        if performed < _SLOWEST * _LONG_SECONDS:
+            return []
+        flops: Counter[Block] = Counter()
+        for block in chain.from_iterable(blocks(phase, self.pool_bytes) for phase in phases):
+            flops[block._replace(times=1)] += block.flops
+        (most, _), *_ = flops.most_common(1)
+        seconds = performed / sampled_rate(most)
+        if seconds < _LONG_SECONDS:
             return []
         return [
             f"gemm computes for about {seconds:.2g} s an iteration on these cores; "

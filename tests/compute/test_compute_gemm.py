@@ -193,8 +193,10 @@ def test_an_iteration_of_products_that_takes_long_is_remarked_with_what_makes_it
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
-    monkeypatch.setattr(gemm, "sampled_rate", lambda: 20e9)
-    phase = PhaseOf(((1000, 1000, 1000, 100.0),))  # 200 GFLOP, two of them an iteration: 20 s at 20 GFLOP/s
+    monkeypatch.setattr(gemm, "sampled_rate", lambda block: rates[block])
+    # 200 GFLOP in large products and 2 in small ones, two of such phases an iteration: 404 GFLOP at 20 GFLOP/s.
+    rates = {Block(1000, 1000, 1000, 1): 20e9}
+    phase = PhaseOf(((1000, 1000, 1000, 100.0), (10, 1000, 1000, 100.0)))
     assert GemmCompute().remarks([phase, phase]) == [
         "gemm computes for about 20 s an iteration on these cores; for 1 s multiply --time-scale by 0.05"
     ]
@@ -203,12 +205,12 @@ def test_an_iteration_of_products_that_takes_long_is_remarked_with_what_makes_it
 
 def test_what_is_short_on_any_core_needs_no_sample(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
-    monkeypatch.setattr(gemm, "sampled_rate", lambda: pytest.fail("a sample was taken"))
+    monkeypatch.setattr(gemm, "sampled_rate", lambda _: pytest.fail("a sample was taken"))
     assert GemmCompute().remarks([PhaseOf(((100, 100, 100, 1.0),))]) == []
 
 
 def test_a_sample_tells_a_rate_that_a_core_can_have() -> None:
-    assert 1e8 < gemm.sampled_rate() < 1e14
+    assert 1e8 < gemm.sampled_rate(Block(2000, 300, 200, 7)) < 1e14
 
 
 def test_blas_threads_that_nobody_limits_are_remarked(monkeypatch: pytest.MonkeyPatch) -> None:
