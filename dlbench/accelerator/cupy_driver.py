@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from dlbench.accelerator import presence
+from dlbench.accelerator import libraries, presence
 from dlbench.accelerator.blas import GemmExMultiplier, gemm_types
 from dlbench.accelerator.nvml import open_meter
 from dlbench.accelerator.protocol import Event, GpuFacts, Meter, NcclLibrary, Precision, Stream
@@ -31,7 +31,8 @@ _LARGEST_ELEMENT = 8
 class CupyDriver:
     """The GPUs that CuPy sees. Raises `PreflightError` where driver or CuPy are missing, or CuPy does not load.
 
-    `find` imports a module by its name, or gives one in its place; `driver` tells of the driver.
+    `find` imports a module by its name, or gives one in its place; `driver` tells of the driver, and `load` loads its
+    library.
     """
 
     def __init__(
@@ -39,10 +40,13 @@ class CupyDriver:
         find: presence.Find = importlib.import_module,
         sysfs: Path = Path("/sys"),
         driver: Callable[[], presence.Status] = presence.driver_status,
+        load: libraries.Load = libraries.load,
     ) -> None:
         self._find = find
         self._sysfs = sysfs
+        self._load = load
         presence.require_driver(driver())
+        libraries.start_driver(load)
         self._cupy = presence.load_cupy(find)
 
     def count(self) -> int:
@@ -54,6 +58,7 @@ class CupyDriver:
 
         Raises `PreflightError` where there is none with that number, or it is not usable.
         """
+        libraries.retain_cuda(index, self._load)
         try:
             self._cupy.cuda.Device(index).use()  # before anything else of CuPy, whose default is GPU 0
             self._cupy.cuda.Memory(_PROOF_BYTES)

@@ -8,11 +8,11 @@ are read after it, and CuPy takes its time, so the command line and NVIDIA's dri
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
-from typing import Any
 
-DRIVER = "libcuda.so.1"
+from dlbench.accelerator import libraries
+
 LOCAL_RANKS = (
     # The innermost launcher first: mpiexec inside a SLURM job inherits the variables of its surroundings.
     "OMPI_COMM_WORLD_LOCAL_RANK",
@@ -48,25 +48,18 @@ def own_gpu(rank: int | None, visible: int) -> int | None:
     return rank if rank is not None and rank < visible else None
 
 
-def make_current(environment: Mapping[str, str], load: Callable[[str], Any] = ctypes.CDLL) -> int | None:
+def make_current(environment: Mapping[str, str], load: libraries.Load = libraries.load) -> int | None:
     """Make this rank's NVIDIA GPU current in this thread; returns its number, None where that cannot be.
 
-    It is the primary context, which CUDA's runtime and so CuPy use too. Never raises: what is wrong with the GPU is
-    found, and said, when it is opened.
+    Never raises: what is wrong with the GPU is found, and said, when it is opened.
     """
+    visible = ctypes.c_int()
     try:
-        return _make_current(load(DRIVER), local_rank(environment))
+        cuda = load(libraries.CUDA)
+        if cuda.cuInit(0) or cuda.cuDeviceGetCount(ctypes.byref(visible)):
+            return None
+        index = own_gpu(local_rank(environment), visible.value)
+        context = None if index is None else libraries.retain_cuda(index, load)
+        return None if context is None or cuda.cuCtxSetCurrent(context) else index
     except (OSError, AttributeError):  # no driver, or one without these functions
         return None
-
-
-def _make_current(cuda: Any, rank: int | None) -> int | None:
-    visible, device, context = ctypes.c_int(), ctypes.c_int(), ctypes.c_void_p()
-    if cuda.cuInit(0) or cuda.cuDeviceGetCount(ctypes.byref(visible)):
-        return None
-    index = own_gpu(rank, visible.value)
-    if index is None or cuda.cuDeviceGet(ctypes.byref(device), index):
-        return None
-    if cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), device) or cuda.cuCtxSetCurrent(context):
-        return None
-    return index

@@ -12,6 +12,7 @@ from contextlib import suppress
 from importlib import import_module
 from typing import Any, Protocol, cast
 
+from dlbench.accelerator import libraries
 from dlbench.accelerator.power import PowerIntegral, PowerSampler
 from dlbench.accelerator.protocol import GpuFacts, Reading
 
@@ -64,6 +65,8 @@ class Nvml(Protocol):
 
 def pynvml(find: Callable[[str], Any] = import_module) -> Nvml | None:
     """The module; None where it is not installed, or another one has its name."""
+    with suppress(OSError):
+        libraries.load(libraries.NVML)  # else `nvmlInit` does, which keeps Python's lock meanwhile
     with suppress(Exception):  # whatever a module of that name does when it is imported
         module = find("pynvml")
         if issubclass(module.NVMLError, Exception):

@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping, MutableMapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from dlbench.accelerator import libraries
 from dlbench.errors import PreflightError
 
 if TYPE_CHECKING:
@@ -220,11 +221,11 @@ def _no_toolkit(cupy: Any, library: str, error: Exception) -> MissingError:
     return MissingError(f"CuPy finds no {library} ({why})", remedy)
 
 
-def cuda_driver_number(load: Callable[[str], Any] = ctypes.CDLL) -> int:
+def cuda_driver_number(load: libraries.Load = libraries.load) -> int:
     """The CUDA version that NVIDIA's driver supports, e.g. 12080; 0 where there is no driver."""
     number = ctypes.c_int(0)
     try:
-        failed = load("libcuda.so.1").cuDriverGetVersion(ctypes.byref(number))
+        failed = load(libraries.CUDA).cuDriverGetVersion(ctypes.byref(number))
     except (OSError, AttributeError):
         return 0
     return 0 if failed else number.value
@@ -240,7 +241,7 @@ def amd_driver_version(root: Path = Path("/")) -> str:
         return "in kernel"
 
 
-def driver_status(root: Path = Path("/"), load: Callable[[str], Any] = ctypes.CDLL) -> Status:
+def driver_status(root: Path = Path("/"), load: libraries.Load = libraries.load) -> Status:
     """The GPU driver, asked without CuPy: e.g. `NVIDIA 570.86.10, CUDA 12.8`."""
     cuda = cuda_driver_number(load)
     if cuda:

@@ -13,16 +13,20 @@ import argparse
 import dataclasses
 import json
 import math
+import os
+import signal
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
+from threading import Timer
 from typing import Any, NamedTuple
 
 import msgspec
 import typer
 
 from dlbench import __version__
-from dlbench.accelerator.protocol import Driver, DriverLoader
+from dlbench.accelerator.protocol import Device, Driver, DriverLoader, Meter
 from dlbench.analysis.writing import new_file
 from dlbench.arguments import ArgumentParser, at_least, more_than, path, text
 from dlbench.cli.forwarding import add_command
@@ -33,6 +37,8 @@ from dlbench.errors import OptionError
 from dlbench.quantities import si
 from dlbench.runtime.calibration import DEFAULT_EFFORT, Calibration, Effort, against, measured_spec, spec_yaml
 from dlbench.runtime.calibration import calibrate as measure
+from dlbench.runtime.preflight import START_VARIABLE, start_limit
+from dlbench.runtime.streams import say
 from dlbench.specs import GpuSpec, load_gpu
 from dlbench.statistics import Summary
 
@@ -137,12 +143,8 @@ def require_new(output: Path, *, force: bool) -> None:
 
 
 def _measure(arguments: argparse.Namespace, load: DriverLoader, effort: Effort) -> Calibration:
-    driver = load()
-    if arguments.device >= (count := driver.count()):
-        visible = "there is only GPU 0" if count == 1 else f"there are GPUs 0 to {count - 1}"
-        raise OptionError(f"--device {arguments.device}: {visible}")
-    device = driver.open(arguments.device)
-    meter = driver.meter(device.facts)
+    with _limited(start_limit(os.environ)):
+        device, meter = _open(arguments.device, load())
     effort = dataclasses.replace(effort, min_seconds=arguments.min_seconds)
     precisions = tuple(dict.fromkeys(arguments.precision))
     try:
@@ -151,6 +153,36 @@ def _measure(arguments: argparse.Namespace, load: DriverLoader, effort: Effort) 
     finally:
         if meter:
             meter.close()
+
+
+def _open(index: int, driver: Driver) -> tuple[Device, Meter | None]:
+    if index >= (count := driver.count()):
+        visible = "there is only GPU 0" if count == 1 else f"there are GPUs 0 to {count - 1}"
+        raise OptionError(f"--device {index}: {visible}")
+    device = driver.open(index)
+    return device, driver.meter(device.facts)
+
+
+@contextmanager
+def _limited(seconds: float) -> Iterator[None]:
+    """End the process where the block takes longer, or by Ctrl-C: a driver that hangs lets Python do neither."""
+
+    def give_up() -> None:
+        say(
+            f"FAILED: hang: the GPU is not open after {seconds:g} s; the limit is {START_VARIABLE}, and "
+            "`dlbench doctor` says which library hangs"
+        )
+        os._exit(1)
+
+    timer = Timer(seconds, give_up)
+    timer.daemon = True
+    timer.start()
+    interrupt = signal.signal(signal.SIGINT, signal.SIG_DFL)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, interrupt)
+        timer.cancel()
 
 
 def _document(found: _Found, output: Path) -> dict[str, Any]:

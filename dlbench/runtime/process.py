@@ -44,7 +44,10 @@ def join_host(comm: MPI.Intracomm, watchdog: Watchdog) -> tuple[Host, Abort]:
     """The host of this rank, and the end of the job that its ranks agree on; the watchdog takes it over. Collective."""
     watchdog.situation.enter("finding the ranks of this host")
     host = find_host(comm)
-    watchdog.abort = abort = Abort(comm.rank, comm.size, shared_file=share_file(host.comm), end=comm.Abort)
+    end: Callable[[int], object] = comm.Abort
+    if comm.size == 1:  # MPICH's Abort is `exit` then, which waits for ever where a library hangs while it is loaded
+        end = os._exit
+    watchdog.abort = abort = Abort(comm.rank, comm.size, shared_file=share_file(host.comm), end=end)
     return host, abort
 
 

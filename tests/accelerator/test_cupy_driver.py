@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from fake_cuda import FakeCuda
 from fake_cupy import CUDARuntimeError, FakeCupy
 
 from dlbench.accelerator.cupy_driver import CupyDevice, CupyDriver
@@ -58,6 +59,22 @@ def test_a_gpu_is_made_current_and_proven_usable_before_anything_else_of_cupy() 
     cupy = FakeCupy()
     driver_of(cupy).open(1)
     assert cupy.calls[:2] == [("use", 1), ("Memory", 256)]
+
+
+def test_a_driver_that_may_hang_has_started_and_has_the_gpus_context_before_cupy_keeps_pythons_lock() -> None:
+    cuda, cupy = FakeCuda(2), FakeCupy()
+    seen: list[tuple[list[str], list[str]]] = []
+
+    def load(name: str) -> Any:
+        seen.append((list(cuda.calls), cupy.names()))
+        return cuda.load(name)
+
+    driver = CupyDriver(cupy.find, driver=lambda: Status("NVIDIA, CUDA 12.8"), load=load)
+    assert cuda.calls == ["cuInit"]
+    driver.open(1)
+    assert cuda.calls[1:] == ["cuDeviceGet", "cuDevicePrimaryCtxRetain"]
+    assert cuda.ordinals == [1]
+    assert [names for _, names in seen] == [[], []], "nothing was asked of CuPy yet"
 
 
 def test_the_facts_of_an_nvidia_gpu() -> None:

@@ -2,54 +2,12 @@
 
 from __future__ import annotations
 
-import ctypes
 from typing import Any
 
 import pytest
+from fake_cuda import FakeCuda
 
 from dlbench.accelerator.early import LOCAL_RANKS, asks_for_gpu_buffers, local_rank, make_current, own_gpu
-
-
-class FakeCuda:
-    """NVIDIA's driver on a host with some GPUs; `failing` is the function that gives an error."""
-
-    def __init__(self, gpus: int, failing: str = "") -> None:
-        self.gpus = gpus
-        self.failing = failing
-        self.calls: list[str] = []
-        self.current: int | None = None
-
-    def load(self, name: str) -> Any:
-        assert name == "libcuda.so.1"
-        return self
-
-    def cuInit(self, flags: int) -> int:  # noqa: N802
-        assert flags == 0
-        return self._status("cuInit")
-
-    def cuDeviceGetCount(self, count: Any) -> int:  # noqa: N802
-        count._obj.value = self.gpus
-        return self._status("cuDeviceGetCount")
-
-    def cuDeviceGet(self, device: Any, ordinal: int) -> int:  # noqa: N802
-        assert 0 <= ordinal < self.gpus
-        device._obj.value = 100 + ordinal
-        return self._status("cuDeviceGet")
-
-    def cuDevicePrimaryCtxRetain(self, context: Any, device: ctypes.c_int) -> int:  # noqa: N802
-        context._obj.value = 0x7F0000000000 + device.value  # more than an int holds
-        return self._status("cuDevicePrimaryCtxRetain")
-
-    def cuCtxSetCurrent(self, context: ctypes.c_void_p) -> int:  # noqa: N802
-        status = self._status("cuCtxSetCurrent")
-        if not status:
-            self.current = (context.value or 0) - 0x7F0000000000 - 100
-        return status
-
-    def _status(self, name: str) -> int:
-        self.calls.append(name)
-        return 999 if name == self.failing else 0
-
 
 CALLS = ["cuInit", "cuDeviceGetCount", "cuDeviceGet", "cuDevicePrimaryCtxRetain", "cuCtxSetCurrent"]
 

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from fake_nvml import FakeNvml, OlderNvml, gpu
 
-from dlbench.accelerator import nvml
+from dlbench.accelerator import libraries, nvml
 from dlbench.accelerator.nvml import Nvml, NvmlMeter, open_meter
 from dlbench.accelerator.protocol import Meter, Reading
 
@@ -183,6 +183,18 @@ def importing(outcome: object) -> Callable[[str], Any]:
 )
 def test_a_module_that_is_not_the_one_of_nvml_is_as_good_as_none(outcome: object) -> None:
     assert nvml.pynvml(importing(outcome)) is None
+
+
+def test_its_library_is_loaded_without_pythons_lock_before_the_module_would(monkeypatch: pytest.MonkeyPatch) -> None:
+    order: list[str] = []
+
+    def find(name: str) -> FakeNvml:
+        order.append(name)
+        return FakeNvml()
+
+    monkeypatch.setattr(libraries, "load", order.append)
+    nvml.pynvml(find)
+    assert order == ["libnvidia-ml.so.1", "pynvml"]
 
 
 def test_the_module_of_nvml_is_taken() -> None:

@@ -1,9 +1,9 @@
-/* A stand-in for NVIDIA's libcuda.so.1, as far as a rank asks it before MPI starts.
+/* A stand-in for NVIDIA's libcuda.so.1, as far as a rank asks it itself, without CuPy.
  *
  * STAND_IN_CUDA_LOG    file to which every context that becomes current is appended: its GPU, and whether a
  *                      library of MPI was loaded by then
  * STAND_IN_CUDA_GPUS   GPUs of the host (default 4)
- * STAND_IN_CUDA_HANG   seconds that cuInit takes
+ * STAND_IN_CUDA_HANG   what never returns: `load`, the constructor, or the name of a function
  */
 
 #include <stdint.h>
@@ -16,6 +16,15 @@ static int number(const char *name, int otherwise) {
     const char *text = getenv(name);
     return text ? atoi(text) : otherwise;
 }
+
+static void hang_in(const char *where) {
+    const char *named = getenv("STAND_IN_CUDA_HANG");
+    while (named && strcmp(named, where) == 0) {
+        sleep(1); /* again and again, as a signal ends it */
+    }
+}
+
+__attribute__((constructor)) static void load(void) { hang_in("load"); }
 
 static int mapped(const char *library) {
     char line[1024];
@@ -36,7 +45,7 @@ int cuDriverGetVersion(int *version) {
 }
 
 int cuInit(unsigned int flags) {
-    sleep((unsigned int)number("STAND_IN_CUDA_HANG", 0));
+    hang_in("cuInit");
     return flags ? 1 : 0;
 }
 
@@ -51,6 +60,7 @@ int cuDeviceGet(int *device, int ordinal) {
 }
 
 int cuDevicePrimaryCtxRetain(void **context, int device) {
+    hang_in("cuDevicePrimaryCtxRetain");
     *context = (void *)(intptr_t)(0x100000000 + device); /* more than 32 bits: a handle that is cut is found */
     return 0;
 }
