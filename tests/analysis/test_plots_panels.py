@@ -88,9 +88,11 @@ def test_sample_counts_are_a_number_or_a_range(iterations: list[int], runs: list
 
 
 def test_the_first_of_the_missing_panels_is_named_and_the_others_are_counted() -> None:
-    assert str(missing("scaling", ["a"], "too few")) == "scaling: a: too few"
-    assert str(missing("scaling", ["a", "b", "c"], "too few")) == "scaling: a and 2 more: too few"
-    assert str(missing("scaling", [""], "too few")) == "scaling: the runs: too few"
+    assert str(missing("scaling", ["a"], "too few")) == "scaling: too few (a)"
+    assert str(missing("scaling", ["a", "b", "c"], "too few")) == "scaling: too few (a and 2 others)"
+    # A panel has no title where it shows all that the runs have in common.
+    assert str(missing("scaling", ["", "b"], "too few")) == "scaling: too few (b and 1 other)"
+    assert str(missing("scaling", ["", ""], "too few")) == "scaling: too few"
 
 
 def test_the_largest_number_is_found_beside_absent_ones() -> None:

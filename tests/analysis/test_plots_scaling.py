@@ -111,7 +111,7 @@ def test_one_count_of_gpus_is_no_scaling(tmp_path: Path) -> None:
     drawing = drawing_of(tmp_path, "scaling")
     assert drawing.plots == []
     assert [str(reason) for reason in drawing.left_out] == [
-        "scaling: leonardo · intra-l1 and 1 more: no configuration ran on two counts of GPUs"
+        "scaling: no configuration ran on two counts of GPUs (leonardo · intra-l1 and 1 other)"
     ]
 
 

@@ -15,7 +15,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from dlbench.analysis.campaign import FACTORS
-from dlbench.analysis.columns import ABSENT, column, plain
+from dlbench.analysis.columns import ABSENT, column, counted, plain
 from dlbench.analysis.plots.drawing import Drawing, LeftOut, Plot
 from dlbench.analysis.plots.style import DOUBLE_COLUMN, SINGLE_COLUMN, STRATEGIES
 
@@ -157,9 +157,12 @@ def _span(counts: pd.Series[Any]) -> str:
 
 
 def missing(name: str, titles: Sequence[str], reason: str) -> LeftOut:
-    """Why panels of these titles are not drawn: the first is named, the others are counted."""
-    first = titles[0] or "the runs"
-    return LeftOut(name, f"{first}{f' and {len(titles) - 1} more' if len(titles) > 1 else ''}: {reason}")
+    """Why panels of these titles are not drawn: the first that has one is named, the others are counted."""
+    named = [title for title in titles if title]
+    if not named:
+        return LeftOut(name, reason)
+    others = f" and {counted(len(titles) - 1, 'other')}" if len(titles) > 1 else ""
+    return LeftOut(name, f"{reason} ({named[0]}{others})")
 
 
 def lay_out(family: Family, found: Sequence[Panel]) -> Drawing:
