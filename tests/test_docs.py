@@ -55,6 +55,14 @@ def test_the_commands_of_the_first_screen_are_targets_of_the_makefile() -> None:
     assert all(re.search(rf"^{command}:", makefile, re.MULTILINE) for command in commands)
 
 
+def test_every_image_is_shown_and_drawn_by_make_images() -> None:
+    makefile = (REPOSITORY / "Makefile").read_text(encoding="utf-8")
+    (recipe,) = re.findall(r"^images: demo\n((?:\t.*\n)+)", makefile, re.MULTILINE)
+    for image in (REPOSITORY / "docs" / "images").iterdir():
+        assert f"/{image.name} docs/images/" in recipe
+        assert re.search(rf"!\[[^\]]+\]\(docs/images/{image.name}\)", README)
+
+
 def test_ci_runs_the_test_command_of_the_readme() -> None:
     assert (REPOSITORY / ".ci" / "run").read_text(encoding="utf-8").splitlines()[-1] == "exec make test"
 
