@@ -11,13 +11,14 @@ import typer
 
 from dlbench.arguments import ArgumentParser, path
 from dlbench.cli.forwarding import add_command
-from dlbench.errors import one_line
+from dlbench.errors import OptionError, one_line
 
 HELP = "Write a run recorded with --record-ops as a trace that Perfetto and chrome://tracing open."
 EXAMPLES = """examples:
   dlbench timeline results/dp-4.jsonl -o trace.json
   dlbench timeline results/dp-4.jsonl -o trace.json.gz --iterations 1:3 --ranks 0-7,16
   dlbench timeline results/dp-64.jsonl -o trace.json --ranks 0-56:8
+  dlbench timeline "$(ls -t results/dp-4-*.jsonl | head -n 1)" -o trace.json        the newest of several
 
 Open the trace in https://ui.perfetto.dev, which keeps it in the browser, or in Chromium at chrome://tracing.
 """
@@ -34,9 +35,10 @@ def register(app: typer.Typer) -> None:
 def timeline(argv: Sequence[str]) -> None:
     """Write the trace and say what is in it. Raises `UserError` where options or record are wrong."""
     arguments = _parser().parse_args(argv)
+    record = _only(arguments.records)
     from dlbench.analysis.timeline import write_timeline  # noqa: PLC0415 - NumPy takes its time
 
-    shown = write_timeline(arguments.record, arguments.output, iterations=arguments.iterations, ranks=arguments.ranks)
+    shown = write_timeline(record, arguments.output, iterations=arguments.iterations, ranks=arguments.ranks)
     first, last = shown.iterations[0], shown.iterations[-1]
     iterations = f"iteration {first}" if first == last else f"iterations {first} to {last}"
     counts = {"rank": len(shown.ranks), "op": shown.ops, "message": shown.messages, "request": shown.requests}
@@ -47,8 +49,11 @@ def timeline(argv: Sequence[str]) -> None:
 
 
 def _parser() -> ArgumentParser:
-    parser = ArgumentParser(prog="dlbench timeline", description=HELP, epilog=EXAMPLES)
-    parser.add_argument("record", type=_path, metavar="RUN", help="record NAME.jsonl, its NAME.ops.npy beside it")
+    usage = "dlbench timeline RUN -o FILE [options]"
+    parser = ArgumentParser(prog="dlbench timeline", usage=usage, description=HELP, epilog=EXAMPLES)
+    parser.add_argument(
+        "records", nargs="+", type=_path, metavar="RUN", help="one record NAME.jsonl, its NAME.ops.npy beside it"
+    )
     parser.add_argument(
         "-o", "--output", type=_output, required=True, metavar="FILE", help="trace to write, NAME.json or NAME.json.gz"
     )
@@ -63,6 +68,16 @@ def _parser() -> ArgumentParser:
         "--ranks", type=_ranks, default=(), metavar="LIST", help="only these: 0-7, or 0,4,8-11, or 0-56:8 (default all)"
     )
     return parser
+
+
+def _only(records: Sequence[Path]) -> Path:
+    """The record that was named; a pattern of the shell may stand for several."""
+    first, *others = records
+    if others:
+        raise OptionError(
+            f"timeline takes one record; {len(records)} are given, {first} to {records[-1]}: name one of them"
+        )
+    return first
 
 
 def _path(value: str) -> Path:

@@ -206,7 +206,8 @@ def test_a_configuration_without_baseline_is_not_drawn_and_named(tmp_path: Path)
     constant_run(tmp_path, "base", 1.0, **ALONE)
     pair(tmp_path, "e", [1.5])
     (left_out,) = drawing_of(tmp_path, "slowdown").left_out
-    assert str(left_out).startswith("slowdown: leonardo · fsdp · 2 GPUs · intra-l1: no baseline")
+    assert str(left_out).startswith("slowdown: no baseline: no run of strategy fsdp, ")
+    assert str(left_out).endswith(" (leonardo · fsdp · 2 GPUs · intra-l1)")
 
 
 def test_without_concurrent_runs_there_is_a_reason_instead_of_a_figure(tmp_path: Path) -> None:

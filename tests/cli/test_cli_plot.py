@@ -46,7 +46,7 @@ def test_files_are_listed_and_what_is_missing_has_a_reason(plot: Command, result
         "figures/communication.png",
         "figures/communication.svg",
         "figures/communication.txt",
-        "# not drawn: scaling: leonardo · intra-l1: no configuration ran on two counts of GPUs",
+        "# not drawn: scaling: no configuration ran on two counts of GPUs (leonardo · intra-l1)",
     ]
     assert Path("figures/communication.png").read_bytes().startswith(b"\x89PNG")
 

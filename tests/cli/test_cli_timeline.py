@@ -175,3 +175,15 @@ def test_other_commands_do_without_numpy() -> None:
     program = "import sys, dlbench.cli.timeline; print('numpy' in sys.modules, 'pandas' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout == "False False\n"
+
+
+def test_a_pattern_that_stands_for_several_records_is_answered_with_what_is_taken(run: Command) -> None:
+    assert run("dp-1.jsonl", "dp-2.jsonl", "dp-3.jsonl", "-o", "trace.json") == (
+        2,
+        "",
+        "dlbench: timeline takes one record; 3 are given, dp-1.jsonl to dp-3.jsonl: name one of them\n",
+    )
+    assert run("-o", "trace.json")[2] == (
+        "dlbench: the following arguments are required: RUN; see 'dlbench timeline --help'\n"
+    )
+    assert run("run.jsonl", "-o", "trace.json", "--ranks", "0")[0] == 0
