@@ -9,7 +9,7 @@ from typing import Any
 import pandas as pd
 
 from dlbench.errors import one_line
-from dlbench.quantities import significant
+from dlbench.quantities import si, significant
 
 ABSENT = "-"
 _LONGEST_NAME = 48
@@ -56,6 +56,10 @@ def _known(value: int) -> str:
     return ABSENT if value < 0 else str(value)
 
 
+def _size(value: int) -> str:
+    return ABSENT if value < 0 else si(value, "B")
+
+
 def _shortened(value: str) -> str:
     return plain(value if len(value) <= _LONGEST_NAME else f"{value[: _LONGEST_NAME - 1]}…")
 
@@ -82,22 +86,22 @@ COLUMNS: dict[str, Column] = {
     "gpu": Column("GPU"),
     "iterations": Column("iter."),
     "name": Column("class"),
-    "seconds": Column("time", *_MILLISECONDS),
+    "seconds": Column("median time", *_MILLISECONDS),
     "minimum": Column("minimum", *_MILLISECONDS),
     "maximum": Column("maximum", *_MILLISECONDS),
     "ideal_seconds": Column("ideal", *_MILLISECONDS),
-    "isolated_seconds": Column("alone", *_MILLISECONDS),
-    "concurrent_seconds": Column("beside", *_MILLISECONDS),
+    "isolated_seconds": Column("median alone", *_MILLISECONDS),
+    "concurrent_seconds": Column("median beside", *_MILLISECONDS),
     "baseline_mode": Column("base mode"),
     "throughput": Column("throughput", *_SAMPLES),
     "per_gpu": Column("per GPU", *_SAMPLES),
-    "communication": Column("comm.", *_PERCENT),
-    "hidden": Column("hidden", *_PERCENT),
-    "share": Column("of runtime", *_PERCENT),
+    "communication": Column("mean comm.", *_PERCENT),
+    "hidden": Column("mean hidden", *_PERCENT),
+    "share": Column("mean of runtime", *_PERCENT),
     "roofline": Column("of ideal", *_PERCENT),
     "efficiency": Column("efficiency", *_PERCENT),
     "loss_per_doubling": Column("loss/doubling", *_PERCENT),
-    "skew": Column("skew", "µs", _fixed(1, 1e6)),
+    "skew": Column("median skew", "µs", _fixed(1, 1e6)),
     "energy_source": Column("energy from"),
     "joules": Column("energy", "J", number),
     "samples_per_joule": Column("efficiency", "samples/J", number),
@@ -124,8 +128,8 @@ COLUMNS: dict[str, Column] = {
     "iterations_b": Column("iter. B"),
     "left_out_a": Column("left out A"),
     "left_out_b": Column("left out B"),
-    "seconds_a": Column("time A", *_MILLISECONDS),
-    "seconds_b": Column("time B", *_MILLISECONDS),
+    "seconds_a": Column("geo. mean A", *_MILLISECONDS),
+    "seconds_b": Column("geo. mean B", *_MILLISECONDS),
     "ratio": Column("B/A", "", _fixed(3)),
     "source": Column("group"),
     "group_size": Column("group size"),
@@ -172,13 +176,13 @@ COLUMNS: dict[str, Column] = {
     "blamed": Column("blamed", *_MILLISECONDS),
     "blamed_share": Column("of tax", *_PERCENT),
     "caused": Column("caused", *_MILLISECONDS),
-    "bytes": Column("size", "B", _known),
+    "bytes": Column("size", "", _size),
     "buffer": Column("buffer", "", _shortened),
     "straggler": Column("straggler", "rank", _known),
     "straggler_share": Column("last in", *_PERCENT),
-    "straggler_p": Column("p", "", _probability),
+    "straggler_p": Column("p last", "", _probability),
     "expected_stretches": Column("by chance", "", _fixed(1)),
-    "stretches_p": Column("p", "", _probability),
+    "stretches_p": Column("p stretches", "", _probability),
 }
 """Columns whose heading is not their name, or that have a unit."""
 

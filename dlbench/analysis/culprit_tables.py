@@ -43,8 +43,9 @@ CLASS_TABLE = Layout(
     name="culprit_classes",
     title="What made ranks late, by class",
     about="What the critical path of the last rank has more of than that of the first, summed over all collectives "
-    "with a tax that the clocks can tell and a path (explained); of tax: as a share of their tax. times: "
-    "collectives of which the culprit is of the class.",
+    "with a tax that the clocks can tell and a path (explained); of tax: as a share of their tax. Shares add "
+    "up to what the paths predict: one is above 100 % where others are below 0, of which the first rank's path"
+    " has more. times: collectives of which the culprit is of the class.",
     first=("run_id",),
     key=("culprit_class",),
     measures=("path_difference", "path_share", "times", "explained"),
@@ -56,8 +57,9 @@ CULPRIT_TABLE = Layout(
     title="What made ranks late",
     about="The culprit of a collective is what makes the largest difference between these paths. times: collectives "
     "of which it is the culprit. blamed: by how much it took longer on the last rank, in all; of tax: as a "
-    "share of the tax of these collectives. rank: where that was most often, and in which share of the times. "
-    "Class idle: the time before what is named, which nothing covers.",
+    "share of the tax of these collectives, above 100 % where something else on the first rank made up for it."
+    " rank: where that was most often, and in which share of the times. Class idle: the time before what is "
+    "named, which nothing covers.",
     first=("run_id",),
     key=("culprit_class", "culprit"),
     measures=("times", "explained", "blamed", "blamed_share", "culprit_rank", "culprit_rank_share"),
@@ -68,9 +70,11 @@ PATH_TABLE = Layout(
     name="paths",
     title="How well the paths explain the tax",
     about="R²: of the difference in length of the paths of the last and the first rank, and the tax; close to 1 by "
-    "construction where ranks leave together. R² busy: the same without idle time, which nothing explains. "
-    "gap: the median of the idle time in that difference; of tax: its sum as a share of the sum of the tax. "
-    "end skew: between the first and the last rank to leave.",
+    "construction where ranks leave together. R² busy: the same without idle time, which nothing explains. R² "
+    "is below 0 where the difference is further from the tax than the tax is from its own mean: then it "
+    "explains nothing. gap: the median of the idle time in that difference; of tax: its sum as a share of the "
+    "sum of the tax, above 100 % where the last rank idled longer than it was late and was busy for less. end "
+    "skew: between the first and the last rank to leave.",
     first=("run_id",),
     key=("name",),
     measures=("collectives", "explained", "determination", "determination_busy", "gap", "gap_share", "end_skew"),
@@ -79,20 +83,14 @@ PATH_TABLE = Layout(
 )
 
 
-REASONS = Layout(
-    name="reasons",
-    title="Why the last rank came late, where the tax is largest",
-    about="predicted: by how much its path is longer than that of the first; gap: of that, idle time. blamed: by "
-    "how much the culprit took longer on the rank.",
-    first=("run_id",),
-    key=("name", "group", "iteration", "place"),
-    measures=(
-        *("tau_range", "predicted", "gap", "end_skew"),
-        *("culprit_class", "culprit", "culprit_rank", "culprit_number", "culprit_seconds"),
-    ),
-    empty="the clocks can tell no tax",
-    command=COMMAND,
-    file="collectives",
+PREDICTED = (
+    *("predicted", "gap", "end_skew"),
+    *("culprit_class", "culprit", "culprit_rank", "culprit_number", "culprit_seconds"),
+)
+"""What a path says of one collective."""
+PREDICTED_ABOUT = (
+    "predicted: by how much the path of the last rank is longer than that of the first; gap: of that, idle time. "
+    "blamed: by how much the culprit took longer on the rank."
 )
 
 

@@ -164,7 +164,10 @@ def merits(results: Results) -> Iterator[Merit]:
     ):
         there = frame[frame[name].notna()]
         if len(there):
-            yield _merit(label, there.iloc[int(place(there[name]))], name)
+            row = there.iloc[int(place(there[name]))]
+            merit = _merit(label, row, name)
+            equal = name == "sigma" and row["sigma_low"] <= 1 <= row["sigma_high"]
+            yield replace(merit, interval=f"{merit.interval}: not distinguishable from none, 1") if equal else merit
 
 
 def _merit(label: str, row: pd.Series[Any], name: str) -> Merit:
@@ -210,7 +213,7 @@ def _panels(table: Table, limit: int) -> Iterator[Panel]:
         rows: list[list[Shown]] = []
         above: tuple[Cell, ...] = ()
         for row in zip(*(strip.cells for strip in strips), strict=True):
-            same = _repeated(row, above, len(table.key))
+            same = _repeated(row, above, sum(strip.key for strip in strips))
             cells = enumerate(zip(row, strips, strict=True))
             rows.append([_shown(cell, strip, number < same) for number, (cell, strip) in cells])
             above = row

@@ -62,7 +62,9 @@ SLOWDOWN = Layout(
     name="slowdown",
     title="Slowdown by other jobs",
     about="Concurrent runs: σ is the geometric mean throughput of the same configuration alone over that beside the "
-    "other jobs of the experiment; impact is (σ − 1) × 100 %. Only iterations count that the other jobs overlapped.",
+    "other jobs of the experiment; impact is (σ − 1) × 100 %. The times alone and beside are medians, whose ratio is "
+    "another than σ where iterations are skewed. Where the interval of σ contains 1, the slowdown cannot be told from "
+    "none. Only iterations count that the other jobs overlapped.",
     measures=(
         *_COUNTS,
         *("left_out", "overlap", "all_running", "baseline_runs", "baseline_iterations", "baseline_mode"),
@@ -95,6 +97,7 @@ ONLY_A, ONLY_B = (
         name=f"only_{name.lower()}",
         title=f"Only in {name}",
         about="Configurations that the other set lacks, with their geometric mean time.",
+        headings=(("seconds", "geo. mean"),),
         measures=(*_COUNTS, "left_out", "seconds"),
     )
     for name in "AB"

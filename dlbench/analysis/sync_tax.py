@@ -183,7 +183,7 @@ def _explained(explained: Explained | None, count: int) -> dict[str, object]:
         "culprit_rank": [culprit.rank for culprit in culprits],
         "culprit_number": [culprit.number for culprit in culprits],
         "culprit_idle": [culprit.idle for culprit in culprits],
-        "culprit_seconds": [culprit.seconds for culprit in culprits],
+        "culprit_seconds": [culprit.seconds if culprit.name else np.nan for culprit in culprits],
     }
 
 

@@ -6,7 +6,7 @@ panel by panel. `dlbench.analysis.export` writes the frame as it is, in SI units
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -23,7 +23,7 @@ _DESCRIBING = (*FACTORS, "concurrent", "experiment", "library_a", "library_b")
 _LONGEST_CELL = 24
 """Longer values of a factor stand in a legend below the table."""
 _LEAST_ROOM = 50
-"""Characters for measures beside a key, however wide: panels of one measure would be unreadable."""
+"""Characters for measures beside a key, however wide: parts of one measure would be unreadable."""
 GAP = 2
 """Characters between columns."""
 
@@ -50,6 +50,10 @@ class Layout:
     """Name of the file of these, where it is not `name`."""
     samples: str = "iterations"
     """What its estimates are over."""
+    together: tuple[str, ...] = ()
+    """Measures that a part of the table has all or none of."""
+    headings: tuple[tuple[str, str], ...] = ()
+    """Headings of columns that are another statistic here than elsewhere."""
 
     @property
     def whole(self) -> tuple[str, str]:
@@ -73,6 +77,8 @@ class Strip(NamedTuple):
     numeric: bool
     """Whether it is set flush right."""
     cells: list[Cell]
+    key: bool = False
+    """Whether it says what a row is about."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,20 +98,33 @@ class Table:
     def panels(self, width: int, width_of: Callable[[Strip], int], limit: int | None = None) -> Iterator[list[Strip]]:
         """The table, or its first `limit` rows, cut into parts of about `width` characters.
 
-        Every part has the key. An estimate is never parted from its interval.
+        The first part has the whole key where that leaves room; every part has what tells the rows apart. An estimate
+        is never parted from its interval, nor what the layout holds together.
         """
-        key = [self.strip(name, limit) for name in self.key]
-        room = max(width - sum(width_of(strip) + GAP for strip in key), _LEAST_ROOM)
-        panel: list[Strip] = []
-        occupied = 0
-        for strip in (self.strip(name, limit) for name in self.measures):
-            wide = width_of(strip) + GAP
-            if panel and occupied + wide > room:
-                yield [*key, *panel]
-                panel, occupied = [], 0
-            panel.append(strip)
-            occupied += wide
-        yield [*key, *panel]
+        strips = {name: self.strip(name, limit) for name in (*self.key, *self.measures)}
+        wide = {name: width_of(strip) + GAP for name, strip in strips.items()}
+        telling = _telling(self.frame.iloc[:limit], self.key, wide)
+        fits = sum(wide[name] for name in self.key) + _LEAST_ROOM <= width
+        aside = [] if fits else [name for name in self.key if name not in telling]
+        width = max(width, sum(wide[name] for name in telling) + _LEAST_ROOM)
+        panel = list(self.key if fits else telling)
+        fresh = True
+        for unit in self._units([*aside, *self.measures]):
+            if not fresh and sum(wide[name] for name in (*panel, *unit)) > width:
+                yield [strips[name] for name in panel]
+                panel = list(telling)
+            panel += unit
+            fresh = False
+        yield [strips[name] for name in panel]
+
+    def _units(self, names: Sequence[str]) -> Iterator[tuple[str, ...]]:
+        """The names, those that the layout holds together in one."""
+        together = [name for name in self.layout.together if name in names]
+        for name in names:
+            if name not in together:
+                yield (name,)
+            elif name == together[0]:
+                yield tuple(together)
 
     def strip(self, name: str, limit: int | None = None) -> Strip:
         """The column of that name, with the interval of an estimate."""
@@ -113,7 +132,9 @@ class Table:
         parts = [name, *(end for end in (f"{name}_low", f"{name}_high") if end in self.frame)]
         texts = ([_text(value, shown.write) for value in self.frame[part].iloc[:limit]] for part in parts)
         numeric = pd.api.types.is_numeric_dtype(values) and not pd.api.types.is_bool_dtype(values)
-        return Strip(shown.heading, shown.unit, numeric, [Cell(*cell) for cell in zip(*texts, strict=True)])
+        heading = dict(self.layout.headings).get(name, shown.heading)
+        cells = [Cell(*cell) for cell in zip(*texts, strict=True)]
+        return Strip(heading, shown.unit, numeric, cells, key=name in self.key)
 
 
 def build(layout: Layout, frame: pd.DataFrame, known: Collection[str] = (), most: int | None = None) -> Table:
@@ -139,6 +160,19 @@ def build(layout: Layout, frame: pd.DataFrame, known: Collection[str] = (), most
         statements=tuple(statement for statement in statements if statement.values),
         remarks=(*cut, *_absences(frame, measures, layout.samples), *notes, *legend),
     )
+
+
+def _telling(frame: pd.DataFrame, key: Sequence[str], wide: Mapping[str, int]) -> tuple[str, ...]:
+    """Few columns of the key that tell as many rows apart as all of them do; of equals the narrower."""
+
+    def apart(names: Sequence[str]) -> int:
+        return frame.groupby(list(names), dropna=False).ngroups if names else min(1, len(frame))
+
+    chosen: list[str] = []
+    while apart(chosen) < apart(key):
+        left = (name for name in key if name not in chosen)
+        chosen.append(max(left, key=lambda name: (apart([*chosen, name]), -wide[name])))
+    return tuple(name for name in key if name in chosen)
 
 
 def _cut(layout: Layout, rows: int, most: int | None) -> Iterator[str]:

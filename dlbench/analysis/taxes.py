@@ -23,7 +23,8 @@ from dlbench.analysis.culprit_tables import (
     COMMAND,
     CULPRIT_TABLE,
     PATH_TABLE,
-    REASONS,
+    PREDICTED,
+    PREDICTED_ABOUT,
     culprit_classes,
     culprits,
     paths,
@@ -97,7 +98,8 @@ STRAGGLERS: Schema = {
 }
 
 
-_OF_RECORDS = {"runs", "iterations", "iteration", "exposed"}
+_TESTS = ("straggler_p", "stretches_p", "verdict")
+_OF_RECORDS = {"runs", "iterations", "iteration", "exposed", "more"}
 """Columns that say nothing of traces."""
 _COUNTS = ("collectives", "resolved")
 _TAXES = ("tau_range", "tau_range_p95", "tau_med", "tau_mean", "transfer", "exposed", "share_first", "share_median")
@@ -118,14 +120,16 @@ GROUP_TAX = Layout(
     name="groups",
     title="Groups and their stragglers",
     about="straggler: the rank that came last most often, of the collectives whose straggler the clocks can tell "
-    "(known). p: of that by chance. stretches: runs of the same straggler, beside what chance gives.",
+    "(known); p last: of that by chance. stretches: runs of the same straggler, beside what chance gives; p stretches: "
+    "of as few or as many by chance. verdict: p last < 0.05, one rank persists; otherwise p stretches < 0.05, the last "
+    "rank tends to be last again (in stretches) or not (alternates); otherwise it wanders.",
     first=("run_id",),
     key=("name", "group"),
     measures=(
         *(*_COUNTS, "tau_range", "tau_range_p95", "share_first", "share_median", "uncertainty"),
-        *("known", "straggler", "straggler_share", "straggler_p", "stretches", "expected_stretches", "stretches_p"),
-        "verdict",
+        *("known", "straggler", "straggler_share", "stretches", "expected_stretches", *_TESTS),
     ),
+    together=_TESTS,
     empty="no collectives",
     command=COMMAND,
 )
@@ -146,10 +150,19 @@ LARGEST = Layout(
     about="place: the collective's number among those of its class and group, in its iteration.",
     first=("run_id",),
     key=("name", "group", "iteration", "place", "buffer"),
-    measures=("bytes", "tau_range", "tau_med", "tau_mean", "transfer", "exposed", "uncertainty", "straggler"),
+    measures=("bytes", "tau_range", "tau_med", "tau_mean", "transfer", "exposed", "uncertainty", "straggler", "more"),
     empty="the clocks can tell no tax",
     command=COMMAND,
     file="collectives",
+)
+EXPLAINED = replace(
+    LARGEST,
+    title="Collectives with the largest tax, and why the last rank came late",
+    about=f"{LARGEST.about} {PREDICTED_ABOUT}",
+    measures=(*LARGEST.measures, *PREDICTED),
+)
+_ABOUT_EVENTS = (
+    "Of those of an iteration with the same straggler only the largest is shown; more: how many others there are."
 )
 
 
@@ -269,6 +282,19 @@ class Taxes:
         resolved = self.collectives[self.collectives["resolved"]]
         return resolved.nlargest(count, "tau_range").reset_index(drop=True)
 
+    def events(self) -> pd.DataFrame:
+        """The collectives with the largest resolved tau_range, of each iteration one per straggler.
+
+        A rank that is late once is last in collective after collective: `more` is how many others there are. Traces
+        know no iterations, and have them all.
+        """
+        found = self.largest(len(self.collectives))
+        if not self.recorded:
+            return found
+        event = ["run", "iteration", "straggler"]
+        more = found.groupby(event)["straggler"].transform("size") - 1
+        return found.assign(more=more)[~found.duplicated(event)].reset_index(drop=True)
+
     def only(self, names: Sequence[str]) -> Taxes:
         """The groups that have one of the names: of a class, a scope or a group. Raises `OptionError` for none."""
         known = dict.fromkeys(name for tax in self.groups for name in _names_of(tax))
@@ -285,18 +311,19 @@ class Taxes:
 
         `known` are factors that need no repetition.
         """
-        largest = self.largest(len(self.collectives))
+        largest = EXPLAINED if self.explained else LARGEST
+        if self.recorded:
+            largest = replace(largest, about=f"{largest.about} {_ABOUT_EVENTS}")
         shown = [
             (TAX, self.classes, None),
             (GROUP_TAX, self.by_group, top),
             (STRAGGLER_TAX, self.stragglers, top),
-            (LARGEST, largest, top),
+            (largest, self.events(), top),
         ]
         if self.explained:
             shown += [
                 (CLASS_TABLE, self.culprit_classes, None),
                 (CULPRIT_TABLE, self.culprits, top),
-                (REASONS, largest, top),
                 (PATH_TABLE, self.paths, None),
             ]
         for layout, found, most in shown:

@@ -86,10 +86,10 @@ def test_a_table_has_headings_units_and_intervals_beside_their_numbers() -> None
         "# Medians.",
         "# in all rows: system leonardo, strategy dp, model vit-h, placement intra-l1, dtype bf16, simulated no",
         "#",
-        "# GPUs  runs  iter.    time    low   high   throughput",
-        "#                      [ms]                [samples/s]",
-        "     8     2     12  12.500 12.400 12.700       1280.0",
-        "    16     2     12  25.000 20.000 30.000       1280.0",
+        "# GPUs  runs  iter.  median time    low   high   throughput",
+        "#                           [ms]                [samples/s]",
+        "     8     2     12       12.500 12.400 12.700       1280.0",
+        "    16     2     12       25.000 20.000 30.000       1280.0",
     ]
 
 
@@ -143,7 +143,7 @@ def test_there_is_no_column_of_notes_without_reasons() -> None:
 def test_a_factor_that_follows_from_the_strategy_is_said_once_for_each() -> None:
     printed = lines(row(), row(strategy="dp_pp", pp=8), row(strategy="dp_pp", gpus=16, pp=8))
     assert "# strategy dp_pp: pp 8" in printed
-    assert "# strategy  GPUs  runs  iter.    time    low   high   throughput" in printed
+    assert "# strategy  GPUs  runs  iter.  median time    low   high   throughput" in printed
 
 
 def test_a_degree_that_a_strategy_lacks_is_not_worth_a_line() -> None:
@@ -152,7 +152,7 @@ def test_a_degree_that_a_strategy_lacks_is_not_worth_a_line() -> None:
 
 def test_a_factor_that_differs_within_a_strategy_is_a_column() -> None:
     printed = lines(row(), row(dtype="fp16"))
-    assert "# dtype  runs  iter.    time    low   high   throughput" in printed
+    assert "# dtype  runs  iter.  median time    low   high   throughput" in printed
     assert [cells[0] for cells in body(printed)] == ["bf16", "fp16"]
 
 
@@ -180,6 +180,64 @@ def test_a_wide_table_is_cut_into_panels_that_repeat_the_key() -> None:
     assert [cells[0] for cells in body(printed)] == ["8", "16"] * len(heads)
 
 
+WIDE = {"placement": "inter-group", "dtype": "fp16"}
+
+
+def heads_of(*rows: dict[str, Any], layout: Layout, width: int) -> list[list[str]]:
+    """Headings of each part of the table."""
+    table = build(layout, pd.DataFrame(list(rows)))
+    parts = table.panels(width, lambda strip: max(len(strip.heading), *(len(cell.text) for cell in strip.cells)))
+    return [[strip.heading for strip in part] for part in parts]
+
+
+def test_only_what_tells_rows_apart_is_repeated() -> None:
+    # All three factors differ, but the GPUs alone tell the three rows apart.
+    rows = [row(), row(**WIDE, gpus=16), row(**WIDE, gpus=32)]
+    layout = Layout(name="t", title="T", about="", measures=("runs", "iterations", "seconds", "throughput") * 3)
+    first, *others = heads_of(*rows, layout=layout, width=100)
+    assert first[:3] == ["GPUs", "placement", "dtype"]
+    assert others
+    assert all(head[:2] in (["GPUs", "runs"], ["GPUs", "iter."], ["GPUs", "throughput"]) for head in others)
+
+
+def test_of_columns_that_tell_rows_apart_alike_the_narrow_one_is_repeated() -> None:
+    rows = [row(), row(**WIDE)]
+    layout = Layout(name="t", title="T", about="", measures=("seconds", "throughput") * 9)
+    first, *others = heads_of(*rows, layout=layout, width=100)
+    assert first[:2] == ["placement", "dtype"]
+    assert {head[0] for head in others} == {"dtype"}
+
+
+def test_a_key_that_does_not_fit_stands_once_beside_what_tells_rows_apart() -> None:
+    rows = [row(gpus=count, placement=text * 20, model=text * 22) for count, text in ((8, "a"), (16, "b"))]
+    layout = Layout(name="t", title="T", about="", measures=("runs", "iterations", "seconds", "throughput") * 3)
+    heads = heads_of(*rows, layout=layout, width=80)
+    assert heads[0][:3] == ["GPUs", "model", "placement"]
+    assert [sum(name in head for head in heads) for name in ("GPUs", "model", "placement")] == [len(heads), 1, 1]
+
+
+def test_measures_that_belong_together_are_in_one_part() -> None:
+    layout = Layout(
+        name="t",
+        title="T",
+        about="",
+        measures=(*("seconds",) * 6, "runs", "iterations"),
+        together=("runs", "iterations"),
+    )
+    for width in range(56, 120):
+        heads = heads_of(row(gpus=8), row(gpus=16), layout=layout, width=width)
+        assert [head for head in heads if "runs" in head] == [head for head in heads if "iter." in head]
+
+
+def test_a_layout_can_name_another_statistic() -> None:
+    layout = Layout(name="t", title="T", about="", measures=("seconds",), headings=(("seconds", "geo. mean"),))
+    assert heads_of(row(gpus=8), row(gpus=16), layout=layout, width=80) == [["GPUs", "geo. mean"]]
+
+
+def test_sizes_are_read_in_units_of_their_own() -> None:
+    assert [column("bytes").write(size) for size in (-1, 2, 33_554_432)] == ["-", "2 B", "33.55 MB"]
+
+
 def test_an_estimate_is_never_parted_from_its_interval() -> None:
     layout = Layout(name="t", title="T", about="", measures=("seconds",) * 9)
     heads = [line for line in lines(row(), row(gpus=16), layout=layout, width=50) if line.startswith("# GPUs")]
@@ -189,7 +247,10 @@ def test_an_estimate_is_never_parted_from_its_interval() -> None:
 def test_a_key_that_is_too_wide_leaves_room_for_measures() -> None:
     rows = [row(placement=place * 20, dtype=dtype * 20) for place in "xy" for dtype in "ab"]
     printed = lines(*rows, width=40)
-    assert [line.split()[1:4] for line in printed if line.startswith("# placement")] == [["placement", "dtype", "runs"]]
+    assert [line.split()[1:4] for line in printed if line.startswith("# placement")] == [
+        ["placement", "dtype", "runs"],
+        ["placement", "dtype", "throughput"],
+    ]
 
 
 def test_comments_wrap_below_themselves() -> None:

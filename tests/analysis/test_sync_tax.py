@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import ArrayLike, NDArray
 
+from dlbench.analysis.critical_path import Culprit, Reason, explained
 from dlbench.analysis.recorded_collectives import Recorded
 from dlbench.analysis.sync_tax import COLLECTIVES, UNRESOLVED, GroupTax, arrival_tax, duration_tax, frame
 from dlbench.analysis.traces.collectives import Collectives
@@ -187,3 +188,12 @@ def test_the_median_and_the_mean_lie_between_nothing_and_the_range(enter: list[l
     rows = frame([by_arrival(enter, np.full((len(enter), 1), 20_000))])
     for name in ("tau_med", "tau_mean"):
         assert ((rows[name] >= 0) & (rows[name] <= rows["tau_range"] + 1e-15)).all()
+
+
+def test_a_collective_without_a_culprit_blames_no_time() -> None:
+    tax = by_arrival([[0, 1], [0, 2]], 10)
+    there = Culprit("backward", "compute", 1, 3, seconds=0.25)
+    reasons = explained([Reason(1.0, 0.5, 2.0, there), Reason(1.0, 0.5, 2.0)])
+    found = frame([replace(tax, explained=reasons)])
+    assert found["culprit_seconds"].iloc[0] == 0.25
+    assert np.isnan(found["culprit_seconds"].iloc[1])

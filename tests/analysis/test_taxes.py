@@ -17,6 +17,7 @@ from dlbench.analysis.load import load
 from dlbench.analysis.persistence import Verdict
 from dlbench.analysis.samples import Samples
 from dlbench.analysis.sync_tax import COLLECTIVES
+from dlbench.analysis.tables import Table
 from dlbench.analysis.tax_sources import require_tax, tax_of_runs, tax_of_traces
 from dlbench.analysis.taxes import GROUPS, ITERATIONS, MEASURES, STRAGGLERS, Taxes
 from dlbench.errors import OptionError, RecordError
@@ -173,6 +174,42 @@ def test_the_largest_collectives_come_first(tmp_path: Path) -> None:
         [0, 1, "second", 3],
         [1, 1, "second", 3],
     ]
+
+
+def test_what_a_late_rank_makes_of_an_iteration_is_one_event(tmp_path: Path) -> None:
+    # Rank 1 is late for both collectives of iteration 0; in iteration 1 it is late for one, and rank 3 for the other.
+    times = [(0.0, 1.0), (2.0, 3.0)]
+    write_taxed(tmp_path, [[times, [(0.1, 1.0), (2.4, 3.0)], times, times], two(0.3, 0.2)], TWO)
+    events = taxes_of(tmp_path).events()
+    assert events[["iteration", "place", "straggler", "more"]].to_numpy().tolist() == [
+        [0, 1, 1, 1],
+        [1, 0, 1, 0],
+        [1, 1, 3, 0],
+    ]
+
+
+def table_named(taxes: Taxes, name: str) -> Table:
+    return next(table for table in taxes.tables(10) if table.layout.name == name)
+
+
+def test_the_largest_collectives_and_why_are_one_table(tmp_path: Path) -> None:
+    write_taxed(tmp_path, [two(0.1, 0.3), two(0.4, 0.2)], TWO)
+    alone = table_named(tax_of_runs(load([tmp_path]), seed=0, paths=False), "largest")
+    assert "predicted" not in alone.measures
+    assert "more: how many others there are" in alone.layout.about
+    explained = table_named(taxes_of(tmp_path), "largest")
+    assert {"tau_range", "predicted", "culprit", "more"} <= set(explained.measures)
+    assert "predicted: by how much" in explained.layout.about
+
+
+def test_a_verdict_stands_beside_the_tests_that_it_follows_from(tmp_path: Path) -> None:
+    write_taxed(tmp_path, [two(0.1, 0.3), two(0.4, 0.2)], TWO)
+    groups = table_named(taxes_of(tmp_path), "groups")
+    assert groups.measures[-3:] == ("straggler_p", "stretches_p", "verdict")
+    for width in range(60, 140):
+        parts = [[strip.heading for strip in part] for part in groups.panels(width, lambda strip: len(strip.heading))]
+        (beside,) = [part for part in parts if "verdict" in part]
+        assert beside[beside.index("verdict") - 2 :][:2] == ["p last", "p stretches"]
 
 
 def test_groups_are_chosen_by_class_operation_scope_or_name(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from builder import end, header, iterations, write_lines, write_run
 from shared_data import shared_file
+from small_traces import write_trace
 
 from dlbench.analysis.recorded_paths import START
 from dlbench.cli.main import main
@@ -20,7 +21,6 @@ from dlbench.cli.main import main
 Command = Callable[..., tuple[int, str, str]]
 
 GOLDEN_TAX = [7625, 1100, 169, 126, 221, 535, 582, 883]
-KERNEL = "ncclDevKernel_AllReduce_Sum_bf16_RING_LL"
 
 
 def write_record(name: str, delays: list[float], uncertainty: float = 0.0) -> None:
@@ -33,18 +33,6 @@ def write_record(name: str, delays: list[float], uncertainty: float = 0.0) -> No
     with Path(f"{name}.ops.npy").open("wb") as file:
         for delay in delays:
             np.save(file, np.array([[[0.0, 1.0]], [[delay, 1.0]], [[0.0, 1.0]]]))
-
-
-def write_trace(path: Path, rank: int, *starts: int) -> None:
-    """A trace of kernels that end every millisecond; starts and ends in whole microseconds."""
-    args = {"Collective name": "allreduce", "Process Group Name": "0", "Process Group Description": "mesh_dp"}
-    args |= {"Process Group Ranks": "[0, 1]", "Group size": 2}  # type: ignore[dict-item]
-    events = [
-        {"ph": "X", "cat": "kernel", "name": KERNEL, "ts": start, "dur": 1000 * number - start, "args": args}
-        for number, start in enumerate(starts, start=1)
-    ]
-    path.parent.mkdir(exist_ok=True)
-    path.write_text(json.dumps({"distributedInfo": {"rank": rank, "world_size": 2}, "traceEvents": events}))
 
 
 @pytest.fixture
@@ -87,7 +75,14 @@ def test_groups_have_median_95th_percentile_and_the_shares_of_waiting(tax: Comma
     # Collectives, resolved, tau range with its interval, p95, and of the 8 s of the first rank 3.6 s: it and the median
     # rank wait for rank 1, by 0.1 to 0.8 s.
     assert rows[0][:7] == ["8", "8", "450000", "100000", "800000", "765000", "45.0"]
-    assert rows[1][0] == "45.0"
+
+
+def test_a_verdict_stands_beside_the_tests_behind_it(tax: Command) -> None:
+    lines = tax("run.jsonl")[1].split("# Groups and their stragglers")[1].split("# Stragglers")[0].splitlines()
+    (head,) = (number for number, line in enumerate(lines) if line.endswith("verdict"))
+    assert lines[head].endswith("p last  p stretches  verdict")
+    # One rank is always last: 3 × (1/3)⁸ by chance, and there is one order only.
+    assert any(line.split()[-4:] == ["<", "0.001", "1.000", "persists"] for line in lines[head:])
 
 
 def test_only_the_largest_are_shown(tax: Command) -> None:
@@ -97,7 +92,9 @@ def test_only_the_largest_are_shown(tax: Command) -> None:
         for line in out.split("largest tax")[1].split("# What made")[0].splitlines()
         if line.startswith("  allreduce")
     ]
-    assert [row[3] for row in shown] == ["7", "6", "7", "6"]  # iterations, in both parts of the table
+    # Iterations; the second part of the table repeats these alone, since they tell its rows apart.
+    assert [row[3] for row in shown] == ["7", "6"]
+    assert "collectives.csv of dlbench tax --csv DIR" in out
 
 
 def test_a_folder_of_records_names_the_run_in_each_row(tax: Command) -> None:
@@ -237,7 +234,7 @@ def test_help_shows_examples_and_needs_no_analysis() -> None:
 def test_what_made_ranks_late_is_named(tax: Command) -> None:
     out = tax("run.jsonl")[1]
     # The one op of a rank is entered as it begins, which rank 1 does late.
-    row = out.split("# What made ranks late\n")[1].split("# Why the last")[0].splitlines()[-2].split()
+    row = out.split("# What made ranks late\n")[1].split("# How well")[0].splitlines()[-2].split()
     assert row == ["late", "start", *START.split(), "8", "8", "3600.0", "100.0", "1", "100.0"]
     document = json.loads(tax("run.jsonl", "--json")[1])
     assert document["culprits"][0]["blamed"] == pytest.approx(3.6)
