@@ -85,7 +85,7 @@ def gpu_facts(cupy: Any, index: int, sysfs: Path) -> GpuFacts:
     return GpuFacts(
         kind="hip" if runtime.is_hip else "cuda",
         index=index,
-        name=properties["name"].decode(),
+        name=presence.gpu_name(properties),
         uuid=_unique_name(properties.get("uuid", b""), pci, hip=runtime.is_hip),
         pci=pci,
         driver=version(runtime.driverGetVersion()),

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from dlbench.accelerator import libraries
-from dlbench.errors import PreflightError
+from dlbench.errors import PreflightError, one_line
 
 if TYPE_CHECKING:
     from dlbench.accelerator.protocol import NcclLibrary
@@ -142,6 +142,12 @@ def count(cupy: Any, environment: Mapping[str, str] = os.environ) -> int:
     if not found:
         raise _no_device(environment)
     return found
+
+
+def gpu_name(properties: Mapping[str, Any]) -> str:
+    """Name of a GPU as its driver gives it, on one line, whatever bytes it consists of."""
+    raw: bytes = properties["name"]
+    return one_line(raw.decode(errors="replace"))
 
 
 def explained(cupy: Any, error: Any, environment: Mapping[str, str] = os.environ) -> MissingError:
@@ -280,7 +286,7 @@ def device_status(find: Find = importlib.import_module) -> Status:
     def version() -> str:
         cupy = load_cupy(find)
         properties = cupy.cuda.runtime.getDeviceProperties
-        names = [properties(index)["name"].decode() for index in range(count(cupy))]
+        names = [gpu_name(properties(index)) for index in range(count(cupy))]
         return ", ".join(f"{names.count(name)} × {name}" for name in dict.fromkeys(names))
 
     return _status(version)

@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 from dlbench.errors import one_line
 from dlbench.records.measures import TotalEnergy, total_energy
 from dlbench.records.reader import Record
-from dlbench.records.schema import Energy, Header, Iteration
+from dlbench.records.schema import Header, Iteration
 from dlbench.records.throttling import Throttling
-from dlbench.records.validator import ABSOLUTE_TOLERANCE, RELATIVE_TOLERANCE
+from dlbench.records.validator import ABSOLUTE_TOLERANCE, RELATIVE_TOLERANCE, accelerator_faults, energy_faults
 
 Columns: TypeAlias = dict[str, NDArray[Any]]
 """Columns of a table, all of one length."""
@@ -94,7 +94,7 @@ def extract(record: Record) -> Run:
     _check_header(record, row)
     lines = record.iterations
     for line in lines:
-        _check_iteration(line, record.header.world_size)
+        _check_iteration(line, record.header)
     _check_order(lines)
     index = np.array([line.index for line in lines], dtype=np.int32)
     warmup = np.array([line.warmup for line in lines])
@@ -130,6 +130,8 @@ def _check_header(record: Record, row: dict[str, Any]) -> None:
         raise Unusable(f"failed: {record.end.reason}")
     if all(line.warmup for line in record.iterations):
         raise Unusable(f"no measured iteration; {len(record.iterations)} of warm-up")
+    for fault in accelerator_faults(record.header):
+        raise Unusable(fault)
     for name, value in row.items():
         if isinstance(value, int) and abs(value) > _LARGEST:
             raise Unusable(f"{name} = {value} is too large; the tables hold integers of 64 bits")
@@ -137,7 +139,8 @@ def _check_header(record: Record, row: dict[str, Any]) -> None:
         raise Unusable(f"ideal_seconds = {row['ideal_seconds']:g} is impossible; no run lasts {_LONGEST:g} s")
 
 
-def _check_iteration(line: Iteration, ranks: int) -> None:
+def _check_iteration(line: Iteration, header: Header) -> None:
+    ranks = header.world_size
     lists = {name: getattr(line, name) for name in PER_RANK} | line.communication
     for name, values in lists.items():
         if len(values) != ranks:
@@ -150,19 +153,8 @@ def _check_iteration(line: Iteration, ranks: int) -> None:
         raise Unusable(f"{where} has a runtime of {shortest:g} s; it must be {_SHORTEST:g} s or longer")
     if line.index > _LARGEST_INDEX:
         raise Unusable(f"iteration {line.index}: the index is too large; the tables hold integers of 32 bits")
-    if line.energy is not None:
-        _check_energy(line.index, line.energy, ranks)
-
-
-def _check_energy(index: int, energy: Energy, ranks: int) -> None:
-    for name in Energy.__struct_fields__:
-        values = getattr(energy, name)
-        if len(values) != ranks:
-            raise Unusable(f"iteration {index}: energy.{name} has {len(values)} entries for {ranks} ranks")
-    for name in ("joules", "seconds"):
-        largest = max((value or 0.0 for value in getattr(energy, name)), default=0.0)
-        if largest > _LONGEST:
-            raise Unusable(f"iteration {index}: energy.{name} holds {largest:g}, which no iteration takes")
+    for fault in energy_faults(line.energy, header) if line.energy else ():
+        raise Unusable(f"iteration {line.index}: {fault}")
 
 
 def _check_order(lines: list[Iteration]) -> None:

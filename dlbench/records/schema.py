@@ -33,8 +33,10 @@ NonNegative = Annotated[int, Meta(ge=0)]
 Seconds = Annotated[float, Meta(ge=0)]
 Factor = Annotated[float, Meta(gt=0)]
 Rate = Annotated[float, Meta(ge=0)]
-Amount = Annotated[float, Meta(ge=0)]
-"""Joules, watts or megahertz."""
+Amount = Annotated[float, Meta(ge=0, le=1e9)]
+"""Seconds, joules, watts or megahertz of a GPU in an iteration; a larger one is damage, and would outweigh all else."""
+Mask = Annotated[int, Meta(ge=0, le=2**63 - 1)]
+EnergySource = Literal["", "counter", "sampled power", "counter and sampled power"]
 Drift = Annotated[float, Meta(gt=-1)]
 """A clock that runs against the global one by as much would stand still."""
 
@@ -116,15 +118,15 @@ class Energy(msgspec.Struct, frozen=True, kw_only=True):
 
     joules: list[Amount | None]
     """Per rank: energy since the reading before."""
-    seconds: list[Seconds | None]
-    """Per rank: time since the reading before."""
+    seconds: list[Amount | None]
+    """Per rank: time since the reading before; above 0 where there are joules."""
     sm_mhz: list[Amount | None]
     """Per rank: clock of the multiprocessors."""
     memory_mhz: list[Amount | None]
     """Per rank: clock of the memory."""
     power_limit_watts: list[Amount | None]
     """Per rank: the limit in force."""
-    throttle: list[NonNegative | None]
+    throttle: list[Mask | None]
     """Per rank: NVML's bit mask of reasons why the clocks are not higher, at this reading or the one before."""
 
 
@@ -261,8 +263,8 @@ class Header(msgspec.Struct, frozen=True, kw_only=True, tag="header", tag_field=
     """Per rank."""
     accelerators: list[Accelerator] = []
     """Per rank: the GPUs; empty where the ranks drove none."""
-    energy_source: str = ""
-    """Where joules come from: NVML's `counter`, `sampled power`, or both; empty where energy was not measured."""
+    energy_source: EnergySource = ""
+    """Where joules come from: NVML's counter, sampled power, or both; empty where energy was not measured."""
     environment: dict[str, str]
     """Environment variables that matter to the run."""
     clock: ClockModel

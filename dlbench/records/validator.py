@@ -93,7 +93,7 @@ class _Examination:
                 self.add(number, "error", _order_faults(line, self._previous))
                 self.add(number, "error", _iteration_faults(line, self._header.world_size))
                 if line.energy is not None:
-                    self.add(number, "error", _energy_faults(line.energy, self._header))
+                    self.add(number, "error", energy_faults(line.energy, self._header))
                 self._previous = line
                 self.report.iterations += 1
                 self.report.warmups += line.warmup
@@ -142,8 +142,7 @@ class _Examination:
 def _header_faults(header: Header) -> Iterator[str]:
     ranks = header.world_size
     yield from _length_faults({"hosts": header.hosts, "devices": header.devices}, ranks)
-    if header.accelerators:
-        yield from _length_faults({"accelerators": header.accelerators}, ranks)
+    yield from accelerator_faults(header)
     yield from _clock_faults("clock", header.clock, ranks)
     product = header.replicas * prod(header.degrees.values())
     if product != ranks:
@@ -164,6 +163,12 @@ def _header_faults(header: Header) -> Iterator[str]:
                 f"messages[{row}]: bytes = {message.bytes}, "
                 f"but {message.elements} elements of {header.dtype} have {expected}"
             )
+
+
+def accelerator_faults(header: Header) -> Iterator[str]:
+    """Faults of the GPUs that a header names."""
+    if header.accelerators:
+        yield from _length_faults({"accelerators": header.accelerators}, header.world_size)
 
 
 def _covers_all_ranks(header: Header) -> bool:
@@ -225,7 +230,8 @@ def _time_faults(iteration: Iteration) -> Iterator[str]:
         yield f"rank {rank}: sync_time + compute + overrun + issue = {parts[rank]} exceeds runtime = {runtime[rank]}"
 
 
-def _energy_faults(energy: Energy, header: Header) -> Iterator[str]:
+def energy_faults(energy: Energy, header: Header) -> Iterator[str]:
+    """Faults of the energy of an iteration, by itself and beside the header."""
     lists = {f"energy.{name}": getattr(energy, name) for name in Energy.__struct_fields__}
     lengths = list(_length_faults(lists, header.world_size))
     yield from lengths

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple, TextIO
 
+from dlbench.errors import one_line
 from dlbench.quantities import duration, si, significant
 from dlbench.records.measures import Measures
 from dlbench.records.schema import Accelerator, Header, Iteration, Message
@@ -114,7 +115,7 @@ def header_lines(header: Header, record: str | None) -> Iterator[str]:
         ("record", record or "none"),
         *(("note", note) for note in header.notes),
     ]
-    yield from (f"{name:<10} {value}" for name, value in fields)
+    yield from (one_line(f"{name:<10} {value}") for name, value in fields)
     yield from rank_map(header.hosts, _device_names(header))
 
 

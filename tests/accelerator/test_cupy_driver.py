@@ -92,6 +92,16 @@ def test_the_facts_of_an_nvidia_gpu() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("raw", "name"),
+    [(b"H100\x1b[31m\n80GB", "H100\\x1b[31m\\n80GB"), (b"H100 \xff", "H100 \N{REPLACEMENT CHARACTER}")],
+)
+def test_a_name_that_would_upset_a_terminal_is_escaped(raw: bytes, name: str) -> None:
+    cupy = FakeCupy()
+    cupy.properties["name"] = raw
+    assert facts(cupy).name == name
+
+
 def test_the_facts_of_an_amd_gpu() -> None:
     found = facts(FakeCupy(hip=True))
     assert (found.label, found.name, found.uuid) == ("hip:0", "AMD Instinct MI250X", "GPU-0123456789abcdef")

@@ -15,6 +15,7 @@ from dlbench.analysis.energy import ENERGY, energy
 from dlbench.analysis.export import document, frames
 from dlbench.analysis.load import load
 from dlbench.analysis.results import evaluate
+from dlbench.records.validator import validate
 
 RUNTIME = [[9.0, 9.0], [2.0, 2.0], [2.0, 2.0], [4.0, 4.0]]
 """A warm-up of 9 s, then iterations of 2, 2 and 4 s."""
@@ -128,18 +129,63 @@ def test_gpus_that_were_not_throttled_need_no_note(tmp_path: Path) -> None:
     assert load([tmp_path]).notes == []
 
 
+def damaged(path: Path, line: int, **changes: Any) -> Path:
+    """Change fields of the header, which is line 0, or of the energy of another line."""
+    lines = [json.loads(text) for text in path.read_text().splitlines()]
+    (lines[line]["energy"] if line else lines[line]).update(changes)
+    path.write_text("".join(json.dumps(content) + "\n" for content in lines))
+    return path
+
+
+def verdicts(path: Path) -> tuple[list[str], list[str]]:
+    """Why `analyze` leaves a record out, and what `validate` says of it."""
+    reasons = load([path]).excluded["reason"].to_list()
+    return reasons, [problem.text for problem in validate(path) if problem.severity == "error"]
+
+
 @pytest.mark.parametrize(
-    ("key", "values", "reason"),
+    ("key", "values", "fault"),
     [
-        ("joules", [1.0], "iteration 1: energy.joules has 1 entries for 2 ranks"),
-        ("throttle", [], "iteration 1: energy.throttle has 0 entries for 2 ranks"),
-        ("joules", [1e300, 1.0], "iteration 1: energy.joules holds 1e+300, which no iteration takes"),
-        ("seconds", [1.0, 1e10], "iteration 1: energy.seconds holds 1e+10, which no iteration takes"),
+        ("joules", [1.0], "energy.joules is a list of 1, but world_size = 2"),
+        ("throttle", [], "energy.throttle is a list of 0, but world_size = 2"),
+        ("seconds", [2.0, 0.0], "rank 1: energy.joules = 1000.0 need energy.seconds above 0"),
+        ("seconds", [None, 2.0], "rank 0: energy.joules = 600.0 need energy.seconds above 0"),
     ],
 )
-def test_impossible_energy_excludes_a_run(tmp_path: Path, key: str, values: list[float], reason: str) -> None:
-    path = write_metered(tmp_path, "damaged")
-    lines = [json.loads(line) for line in path.read_text().splitlines()]
-    lines[2]["energy"][key] = values
-    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    assert load([tmp_path]).excluded["reason"].to_list() == [reason]
+def test_energy_that_contradicts_itself_excludes_a_run(tmp_path: Path, key: str, values: list[Any], fault: str) -> None:
+    path = damaged(write_metered(tmp_path, "damaged"), 2, **{key: values})
+    assert verdicts(path) == ([f"iteration 1: {fault}"], [fault])
+
+
+@pytest.mark.parametrize(
+    ("line", "changes"),
+    [
+        (2, {"joules": [1e308, 1.0]}),
+        (2, {"joules": [-1.0, 1.0]}),
+        (2, {"seconds": [1.0, 1e10]}),
+        (2, {"throttle": [2**70, 0]}),
+        (0, {"energy_source": "zzz"}),
+    ],
+)
+def test_energy_that_no_gpu_tells_excludes_a_run(tmp_path: Path, line: int, changes: dict[str, Any]) -> None:
+    reasons, faults = verdicts(damaged(write_metered(tmp_path, "damaged"), line, **changes))
+    assert len(faults) == 1
+    assert reasons == [f"line {line + 1}: {faults[0]}"]
+
+
+def test_joules_from_nowhere_exclude_a_run(tmp_path: Path) -> None:
+    reasons, faults = verdicts(write_metered(tmp_path, "damaged", energy_source=""))
+    fault = "energy.joules are there, but the header's energy_source is empty"
+    assert reasons == [f"iteration 0: {fault}"]
+    assert faults == [fault] * 4, "one an iteration"
+
+
+def test_gpus_that_are_not_one_a_rank_exclude_a_run(tmp_path: Path) -> None:
+    gpu = {"name": "H100", "driver": "12.8", "runtime": "12.6", "cupy": "14.2.0", "memory_bytes": 1}
+    path = damaged(write_metered(tmp_path, "damaged"), 0, accelerators=[gpu])
+    fault = "accelerators is a list of 1, but world_size = 2"
+    assert verdicts(path) == ([fault], [fault])
+
+
+def test_sound_energy_is_neither_refused_nor_left_out(tmp_path: Path) -> None:
+    assert verdicts(write_metered(tmp_path, "sound", joules=[*JOULES[:3], [1600.0, None]])) == ([], [])

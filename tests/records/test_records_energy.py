@@ -61,7 +61,7 @@ def test_every_reason_has_a_line_the_hardware_first() -> None:
     ]
 
 
-@pytest.mark.parametrize("mask", [0, None, 0x1, 0x2, 0x100, 0x103, 1 << 70])
+@pytest.mark.parametrize("mask", [0, None, 0x1, 0x2, 0x100, 0x103, 1 << 62])
 def test_idle_gpus_clocks_that_were_set_and_unknown_bits_are_no_fault(mask: int | None) -> None:
     assert lines([mask, 0]) == []
 

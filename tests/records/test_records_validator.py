@@ -142,6 +142,34 @@ def test_energy_clocks_and_reasons_are_not_negative(tmp_path: Path, change: dict
     assert ">= 0" in problem.text
 
 
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        ({"joules": [1e308, None]}, "Expected `float` <= 1000000000.0 - at `$.energy.joules[0]`"),
+        ({"seconds": [1e10, None]}, "Expected `float` <= 1000000000.0 - at `$.energy.seconds[0]`"),
+        ({"sm_mhz": [None, 1e10]}, "Expected `float` <= 1000000000.0 - at `$.energy.sm_mhz[1]`"),
+        ({"throttle": [0, 2**63]}, "Expected `int` <= 9223372036854775807 - at `$.energy.throttle[1]`"),
+        ({"throttle": [2**70, 0]}, "$.energy.throttle[0]"),
+    ],
+)
+def test_what_no_gpu_says_in_an_iteration_is_an_error(tmp_path: Path, change: dict[str, Any], expected: str) -> None:
+    (problem,) = problems(tmp_path, METERED, WARMUP, COUNTED | {"energy": ENERGY | change}, END)
+    assert (problem.line, problem.severity) == (3, "error")
+    assert expected in problem.text
+
+
+@pytest.mark.parametrize("source", ["zzz", "counter and counter", "sampled power and counter", None])
+def test_where_joules_come_from_is_one_of_the_known_sources(tmp_path: Path, source: str | None) -> None:
+    (problem,) = problems(tmp_path, METERED | {"energy_source": source}, WARMUP, COUNTED, END)
+    assert (problem.line, problem.severity) == (1, "error")
+    assert "$.energy_source" in problem.text
+
+
+@pytest.mark.parametrize("source", ["", "counter", "sampled power", "counter and sampled power"])
+def test_every_source_that_a_run_can_have_is_known(tmp_path: Path, source: str) -> None:
+    assert problems(tmp_path, METERED | {"energy_source": source}, WARMUP, COUNTED, END) == []
+
+
 def test_joules_need_a_header_that_says_where_they_come_from(tmp_path: Path) -> None:
     (problem,) = problems(tmp_path, HEADER, WARMUP, COUNTED | {"energy": ENERGY}, END)
     assert problem == Problem(3, "error", "energy.joules are there, but the header's energy_source is empty")

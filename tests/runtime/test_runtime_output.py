@@ -177,6 +177,12 @@ def test_gpus_of_two_kinds_have_a_line_each() -> None:
     ]
 
 
+def test_control_characters_of_names_are_escaped() -> None:
+    lines = text_of(accelerators=[{**H100, "name": "H100\x1b[2J\n80GB"}] * 2)
+    (device,) = [line for line in lines if line.startswith("device")]
+    assert device.startswith("device     2 × H100\\x1b[2J\\n80GB, 85.00 GB")
+
+
 def test_the_header_says_where_the_record_is() -> None:
     assert "record     results/x.jsonl" in list(header_lines(header(), "results/x.jsonl"))
 
