@@ -42,7 +42,7 @@ EPILOG = """examples:
   dlbench doctor                                                  what this machine has for runs
   dlbench run dp -n 2 --scale 0.01                                one run on two cores
   dlbench report results/ -o report.html                          what it measured
-  dlbench submit --system leonardo --pattern tier --dry-run       jobs side by side on a cluster
+  dlbench submit --system leonardo --pattern tier --dry-run       jobs side by side: scripts for a cluster
 
 'dlbench COMMAND --help' has the options and examples of each."""
 USAGE_ERROR = 2

@@ -26,9 +26,12 @@ Options of 'dlbench run' such as --iterations or --scale become those of every j
 
 examples:
   dlbench plan --system leonardo --pattern tier --gpus 2040 -o plan.yaml
-  dlbench plan --system leonardo --topology topology.conf --nodes 'lrdn[0001-0510]' --pattern tier -o plan.json
   dlbench plan --system lumi --pattern uniform --sizes 16,64 --patterns 8 --experiments 25
-  dlbench plan --system local --pattern tier --experiments 3"""
+  dlbench plan --system local --pattern tier --experiments 3
+
+with the nodes of a cluster, from files that were written there:
+  scontrol show topology > topology.conf
+  dlbench plan --system leonardo --topology topology.conf --nodes 'lrdn[0001-0510]' --pattern tier -o plan.json"""
 
 _NONE = "-"
 

@@ -37,9 +37,11 @@ runs are small: {small}.
 
 examples:
   dlbench submit --system local --pattern tier --experiments 2     a small set on this machine
-  dlbench submit --system leonardo --pattern tier --dry-run        write plan and scripts, submit nothing
+  dlbench submit --system leonardo --pattern tier --dry-run -o look     write plan and scripts, submit nothing
+
+on the cluster, with your account, and with a reservation where dlbench chooses the nodes:
   dlbench submit --system leonardo --pattern tier --nodes 'lrdn[0001-0510]' --account ABC --reservation XYZ
-  dlbench submit --system lumi --pattern uniform --sizes 16,64 --mode queue"""
+  dlbench submit --system lumi --pattern uniform --sizes 16,64 --mode queue --account ABC"""
 
 
 def register(app: typer.Typer) -> None:

@@ -112,7 +112,7 @@ def test_what_is_missing_is_noted(run: Command) -> None:
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
-        ((), "the following arguments are required: RUN, -o/--output; see 'dlbench timeline --help'"),
+        ((), "the following arguments are required: -o/--output; see 'dlbench timeline --help'"),
         (("run.jsonl",), "the following arguments are required: -o/--output; see 'dlbench timeline --help'"),
         (
             ("run.jsonl", "-o", "run.jsonl"),
