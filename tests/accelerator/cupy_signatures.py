@@ -37,6 +37,7 @@ DOCUMENTED = {
     "cupy.cuda.nccl.groupEnd": "groupEnd()",
     "cupy.cuda.nccl.get_unique_id": "get_unique_id()",
     "cupy.cuda.nccl.get_version": "get_version()",
+    "cupy.cuda.nccl.get_build_version": "get_build_version()",
     "cupy.cuda.runtime.getDeviceCount": "getDeviceCount() -> int",
     "cupy.cuda.runtime.getDeviceProperties": "getDeviceProperties(int device)",
     "cupy.cuda.runtime.deviceGetPCIBusId": "deviceGetPCIBusId(int device) -> str",
