@@ -1,12 +1,12 @@
-"""How waits grow with the group in the runs of a campaign, as far as the report shows it, in bounded time.
+"""How waits grow with the group, in the runs of a campaign or the traces of a job, as far as the report shows it.
 
-`dlbench extremes` fits every group of every configuration with all of its iterations. Here, the largest come first, and
-what is left out is said.
+It takes bounded time: `dlbench extremes` fits every group of every configuration with all of its iterations. Here, the
+largest come first, and what is left out is said.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -14,13 +14,14 @@ import numpy as np
 import pandas as pd
 
 from dlbench.analysis.bandwidth import BANDWIDTH, DOMAINS, TOPOLOGIES, Collective, bandwidths
-from dlbench.analysis.block_times import BlockTimes, of_configuration, with_ops
+from dlbench.analysis.block_times import BlockTimes, of_collectives, of_configuration, with_ops
 from dlbench.analysis.campaign import Campaign
 from dlbench.analysis.columns import counted, plain
 from dlbench.analysis.extremes import FEWEST_BLOCKS, GROUP_SIZE, Extremes, extremes
 from dlbench.analysis.model_tables import BANDWIDTHS, FITS, PREDICTIONS, fits, predictions, taxes
 from dlbench.analysis.samples import Configuration, table
 from dlbench.analysis.tables import Layout, Table, build
+from dlbench.analysis.traces.collectives import Collectives
 from dlbench.errors import UserError
 from dlbench.quantities import duration, si
 
@@ -49,7 +50,7 @@ class Growth:
     notes: Sequence[str] = ()
     """What a reader of the fits must know."""
 
-    def tables(self, known: set[str]) -> Iterator[Table]:
+    def tables(self, known: Collection[str] = ()) -> Iterator[Table]:
         """Tables of the fits, without the factors in `known`; none where there is no fit."""
         if self.found:
             fitted = build(FITS, fits(self.found), known)
@@ -62,7 +63,8 @@ class Growth:
 def law_layout(found: Extremes) -> Layout:
     """The table of the bandwidth law, which says by which parameters and whose waits it is made."""
     factors = found.times.factors
-    scaled = [f"{name.replace('_', ' ')} {factors[name]:g}" for name in ("scale", "time_scale") if factors[name] != 1]
+    scales = {name: factors.get(name, 1) for name in ("scale", "time_scale")}
+    scaled = [f"{name.replace('_', ' ')} {scale:g}" for name, scale in scales.items() if scale != 1]
     beware = f" Times are those of scaled runs ({', '.join(scaled)}), and so are waits and B*." if scaled else ""
     given = (
         f"all-reduces of {si(_COLLECTIVE.message, 'B')}, latency {duration(_COLLECTIVE.alpha)}, elasticity "
@@ -85,16 +87,42 @@ def growth(campaign: Campaign, *, seed: int) -> Growth:
             notes.append(f"not fitted, since those of more GPUs come first: {rest}; dlbench extremes fits all")
             break
         for times in of_configuration(campaign, _some_iterations(configuration, notes), refused):
-            try:
-                fit = _fitted(_some_instances(times, seed, notes), seed)
-            except UserError as error:
-                refused.append(f"{_configuration(times.factors)}: {error}")
-            else:
-                found.append(fit)
-                notes += [f"{_configuration(times.factors)}: {note}" for note in fit.notes]
+            found += _tried(times, seed, notes, refused)
+    return _grown(found, notes, refused)
+
+
+def growth_of_traces(groups: Sequence[Collectives], *, seed: int) -> Growth:
+    """Fit the groups of a job's traces."""
+    found: list[Extremes] = []
+    notes: list[str] = []
+    refused: list[str] = []
+    largest = sorted(of_collectives(groups), key=lambda times: (times.ranks, len(times)), reverse=True)
+    for number, times in enumerate(largest):
+        if len(found) >= MOST_GROUPS:
+            rest = counted(len(largest) - number, "group")
+            notes.append(f"not fitted, since those of more ranks come first: {rest}; dlbench extremes fits all")
+            break
+        found += _tried(times, seed, notes, refused)
+    return _grown(found, notes, refused)
+
+
+def _grown(found: list[Extremes], notes: list[str], refused: list[str]) -> Growth:
+    """What the fits say, those of the most ranks first."""
     found.sort(key=lambda each: (each.times.ranks, len(each.maxima)), reverse=True)
     law, why_not = _law(found)
     return Growth(found=found, law=law, reasons=_few(refused), why_no_law=why_not, notes=notes)
+
+
+def _tried(times: BlockTimes, seed: int, notes: list[str], refused: list[str]) -> list[Extremes]:
+    """The fit, if there is one. Adds to `notes` what there is to know of it, and to `refused` why there is none."""
+    whose = f"{_configuration(times.factors)}: " if times.factors else ""
+    try:
+        fit = _fitted(_some_instances(times, seed, notes), seed)
+    except UserError as error:
+        refused.append(f"{whose}{error}")
+        return []
+    notes += [f"{whose}{note}" for note in fit.notes]
+    return [fit]
 
 
 def _fitted(times: BlockTimes, seed: int) -> Extremes:
@@ -142,10 +170,12 @@ def _few(reasons: Sequence[str]) -> list[str]:
 
 
 def named(times: BlockTimes) -> str:
-    """Whose block times they are, e.g. `fsdp llama3-8b on 64 GPUs, shard`."""
+    """Whose block times they are, e.g. `fsdp llama3-8b on 64 GPUs, shard`, or `traces, dp (0-7)`."""
     return f"{_configuration(times.factors)}, {times.source}"
 
 
 def _configuration(factors: dict[str, Any]) -> str:
+    if not factors:
+        return "traces"
     strategy, model, gpus = (plain(factors[name]) for name in ("strategy", "model", "gpus"))
     return f"{strategy} {model} on {gpus} GPU{'' if factors['gpus'] == 1 else 's'}"

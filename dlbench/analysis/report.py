@@ -17,11 +17,13 @@ from matplotlib.figure import Figure
 from dlbench import __version__
 from dlbench.analysis.campaign import FACTORS, KEY, Campaign
 from dlbench.analysis.columns import column, counted, plain
-from dlbench.analysis.growth import MOST_GROUPS, MOST_ITERATIONS, MOST_MAXIMA
-from dlbench.analysis.plots import encode, figures
+from dlbench.analysis.plots import Drawing, encode, figures, wait_figures
 from dlbench.analysis.provenance import systems
+from dlbench.analysis.report_method import method
 from dlbench.analysis.results import Results
 from dlbench.analysis.tables import Cell, Layout, Strip, Table, build
+from dlbench.analysis.taxes import Taxes
+from dlbench.analysis.trace_results import SOURCES, TraceResults
 from dlbench.errors import one_line
 from dlbench.statistics import FEWEST_SAMPLES
 
@@ -32,8 +34,10 @@ RUN_LIMIT = 200
 OPEN_ROWS = 25
 """Rows of such a table that are shown without being asked for."""
 NOTE_LIMIT = 30
-WIDTH = 118
-"""Characters of a line of a table, on the screen and on A4."""
+_TAX_NOTES = "dlbench tax --json has"
+"""What has all notes on the tax."""
+WIDTH = 130
+"""Characters of a line of a table: what fits beside the contents on a screen of 1280 pixels, and on A4."""
 _LONG = 24
 """Characters above which a text may be broken."""
 _SMALL_TYPE = 0.85
@@ -110,16 +114,18 @@ class Panel(NamedTuple):
     rows: list[list[Shown]]
 
 
-def render(results: Results, *, title: str, command: str) -> str:
-    """The report as HTML; `command` is the command line that made it."""
-    campaign = results.campaign
-    drawing = figures(results)
+def render(results: Results | None, traced: TraceResults | None = None, *, title: str, command: str) -> str:
+    """The report of runs, of traces or of both as HTML; `command` is the command line that made it."""
+    both = results is not None and traced is not None
+    parts: list[Part] = []
+    if results is not None:
+        parts.append(_of_runs(results))
+    if traced is not None:
+        parts.append(of_traces(traced, beside=both))
+    plots = [plot for part in parts for plot in part.drawing.plots]
     pictures = [
-        Picture(number, plot.title, plot.caption, data_uri(plot.figure))
-        for number, plot in enumerate(drawing.plots, start=1)
+        Picture(number, plot.title, plot.caption, data_uri(plot.figure)) for number, plot in enumerate(plots, start=1)
     ]
-    known = results.known()
-    reasons = campaign.excluded.rename(columns={"reason": "reason_text"})
     environment = Environment(
         loader=PackageLoader("dlbench.analysis", "."), autoescape=True, undefined=StrictUndefined, trim_blocks=True
     )
@@ -128,29 +134,88 @@ def render(results: Results, *, title: str, command: str) -> str:
         version=__version__,
         made=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
         command=one_line(command),
-        lead=_lead(campaign),
-        notes=[
-            *_notes(campaign.notes, "dlbench analyze prints"),
-            *_notes(_tax_notes(results), "dlbench tax --json has"),
-        ],
-        merits=list(merits(results)),
-        span=_span(campaign),
-        configurations=_configurations_table(campaign, known),
-        statements=[statement for statement in results.statements() if statement.values],
-        systems=systems(campaign),
-        tables=[*results.tables(), *results.tax_tables(), *results.growth_tables()],
+        leads=[part.lead for part in parts],
+        notes=[note for part in parts for note in part.notes],
+        merits=[merit for part in parts for merit in part.merits],
+        ran=None if results is None else _ran(results),
+        traces=None if traced is None else traced.source_table(),
+        tables=[table for part in parts for table in part.tables],
         chapters=[list(pictures) for _, pictures in groupby(pictures, key=lambda picture: picture.title)],
         figures=pictures,
-        omitted=[str(left_out) for left_out in drawing.left_out],
-        runs=_runs_table(campaign, known),
-        excluded=build(EXCLUDED, reasons),
-        reason_table=build(REASONS, _counted_reasons(reasons)),
-        method=list(_method(results)),
+        omitted=[str(left_out) for part in parts for left_out in part.drawing.left_out],
+        method=list(method(results, traced)),
         panels=_panels,
         row_limit=ROW_LIMIT,
         run_limit=RUN_LIMIT,
         open_rows=OPEN_ROWS,
     )
+
+
+class Part(NamedTuple):
+    """What runs or traces add to the sections that both have."""
+
+    lead: str
+    notes: list[str]
+    merits: list[Merit]
+    tables: list[Table]
+    drawing: Drawing
+
+
+def _of_runs(results: Results) -> Part:
+    campaign = results.campaign
+    return Part(
+        lead=_lead(campaign),
+        notes=[
+            *_notes(campaign.notes, "dlbench analyze prints"),
+            *_notes(_tax_notes(results), _TAX_NOTES),
+        ],
+        merits=list(merits(results)),
+        tables=[*results.tables(), *results.tax_tables(), *results.growth_tables()],
+        drawing=figures(results),
+    )
+
+
+def of_traces(traced: TraceResults, beside: bool) -> Part:
+    """What traces add; `beside` runs, their tables and figures say whose they are."""
+    tables, drawing = list(traced.tables()), wait_figures(traced)
+    if beside:
+        tables = [replace(table, layout=_traces_layout(table.layout)) for table in tables]
+        drawing = Drawing(
+            [replace(plot, title=_titled(plot.title)) for plot in drawing.plots],
+            [replace(left_out, name=_titled(left_out.name)) for left_out in drawing.left_out],
+        )
+    return Part(
+        lead=traced.lead(),
+        notes=_notes(traced.taxes.notes, _TAX_NOTES),
+        merits=list(tax_merits(traced.taxes)),
+        tables=tables,
+        drawing=drawing,
+    )
+
+
+def _traces_layout(layout: Layout) -> Layout:
+    file, _ = layout.whole
+    name = f"{SOURCES.name}-{layout.name}"
+    return replace(layout, name=name, title=_titled(layout.title), file=file.removesuffix(".csv"))
+
+
+def _titled(title: str) -> str:
+    return f"{title} (traces)"
+
+
+def _ran(results: Results) -> dict[str, Any]:
+    """What only runs have: the factors, the systems, and what was excluded."""
+    campaign, known = results.campaign, results.known()
+    reasons = campaign.excluded.rename(columns={"reason": "reason_text"})
+    return {
+        "span": _span(campaign),
+        "configurations": _configurations_table(campaign, known),
+        "statements": [statement for statement in results.statements() if statement.values],
+        "systems": systems(campaign),
+        "runs": _runs_table(campaign, known),
+        "excluded": build(EXCLUDED, reasons),
+        "reasons": build(REASONS, _counted_reasons(reasons)),
+    }
 
 
 def merits(results: Results) -> Iterator[Merit]:
@@ -170,19 +235,58 @@ def merits(results: Results) -> Iterator[Merit]:
             yield replace(merit, interval=f"{merit.interval}: not distinguishable from none, 1") if equal else merit
 
 
+def tax_merits(taxes: Taxes) -> Iterator[Merit]:
+    """The largest taxes of a job's groups."""
+    groups = taxes.by_group
+    resolved = groups[groups["reason"] == ""]
+    for label, name in (
+        ("Largest median wait of the first rank (tau range)", "tau_range"),
+        ("Largest share of waiting in collectives, first rank", "share_first"),
+    ):
+        if len(resolved):
+            row = resolved.iloc[int(np.argmax(resolved[name]))]
+            where = f"{row['name']}, {row['group']}; {counted(row['collectives'], 'collective')}"
+            yield _estimate(label, row, name, where, "collectives")
+    if len(taxes.stragglers):
+        most = taxes.stragglers.iloc[0]
+        yield Merit(
+            label="Rank that others waited for most",
+            value=f"rank {most['rank']}",
+            unit="",
+            interval=f"{column('caused').write(most['caused'])} {column('caused').unit} of all ranks together",
+            where=f"last in {most['times']} of {most['known']} collectives of its groups that have a straggler",
+        )
+    if len(taxes.culprits):
+        most = taxes.culprits.iloc[0]
+        yield Merit(
+            label="What made ranks late most",
+            value=column("blamed").write(most["blamed"]),
+            unit=column("blamed").unit,
+            interval=column("culprit").write(most["culprit"]),
+            where=f"{most['culprit_class']}, on rank {most['culprit_rank']} most often; culprit of {most['times']} of "
+            f"{counted(most['explained'], 'collective')}",
+        )
+
+
 def _merit(label: str, row: pd.Series[Any], name: str) -> Merit:
-    shown = column(name)
-    low, high = row[f"{name}_low"], row[f"{name}_high"]
-    ends = None if pd.isna(low) else f"95 % interval {shown.write(low)} – {shown.write(high)}"
     system, strategy, model, gpus, placement = (plain(row[factor]) for factor in KEY)
     place = ", ".join(text for text in (system, placement) if text != "-")
     samples = f"{counted(row['iterations'], 'iteration')} of {counted(row['runs'], 'run')}"
+    where = f"{strategy} {model}, {gpus} GPUs{', ' if place else ''}{place}; {samples}"
+    return _estimate(label, row, name, where, "iterations")
+
+
+def _estimate(label: str, row: pd.Series[Any], name: str, where: str, samples: str) -> Merit:
+    """The estimate `name` of a row with its interval, or why it has none."""
+    shown = column(name)
+    low, high = row[f"{name}_low"], row[f"{name}_high"]
+    ends = None if pd.isna(low) else f"95 % interval {shown.write(low)} – {shown.write(high)}"
     return Merit(
         label=label,
         value=shown.write(row[name]),
         unit=shown.unit,
-        interval=ends or f"no 95 % interval below {FEWEST_SAMPLES} iterations",
-        where=f"{strategy} {model}, {gpus} GPUs{', ' if place else ''}{place}; {samples}",
+        interval=ends or f"no 95 % interval below {FEWEST_SAMPLES} {samples}",
+        where=where,
     )
 
 
@@ -295,46 +399,3 @@ def _notes(notes: Sequence[str], all_of_them: str) -> list[str]:
     more = len(notes) - NOTE_LIMIT
     shown = [one_line(note) for note in notes[:NOTE_LIMIT]]
     return [*shown, f"{more:,} more notes: {all_of_them} all"] if more > 0 else shown
-
-
-def _method(results: Results) -> Iterator[str]:
-    yield (
-        "Warm-up iterations are never counted, and runs are pooled only where all factors are equal. The time of an "
-        "iteration is that of its slowest rank; its throughput is local batch × replicas / that time. sync_time of a "
-        "rank is the time in blocking communication and in waits for non-blocking communication; the communication "
-        "fraction of an iteration is the largest sync_time / runtime of its ranks."
-    )
-    yield (
-        "Medians have the interval between two order statistics, which covers them with at least 95 % whatever "
-        "the distribution (Hoefler and Belli, SC15). Geometric and arithmetic means, and ratios of geometric means, "
-        "have that between percentiles of a bootstrap in two levels: runs with replacement, then iterations of "
-        f"each drawn run (seed {results.seed}). Below {FEWEST_SAMPLES} iterations there is no interval."
-    )
-    yield (
-        "The slowdown σ is a ratio of geometric means, never a mean of ratios. Its baseline are the runs of the same "
-        "factors that had no other job beside them. A concurrent iteration counts where on average at least "
-        f"{100 * results.min_overlap:g} % of the experiment's other jobs ran during it, by wall-clock time."
-    )
-    if results.taxes.groups:
-        yield (
-            "The synchronisation tax is that of the runs that recorded their ops. In a collective, a rank waits from "
-            "its own entry to the last entry of its group: tau range, med and mean are the largest, median and mean "
-            "wait. Estimates are over iterations, each with the median, mean or sum of its collectives. A wait that "
-            "does not exceed the error of the clocks is unresolved, and a rank is a straggler only where it came later "
-            "than every other by more than that."
-        )
-        yield (
-            "Why the last rank came late, its critical path says: from its entry into the collective back in time, "
-            "always to what was over last of all that had to be over before, by the dependencies that the programs of "
-            "the ranks have. It is compared with that of the rank that came first, as far back as they have nothing "
-            "in common. The culprit is the op that took longer on the one than on the other by the largest difference; "
-            "an op without counterpart counts in full. Both paths begin at one moment, so their difference is the tax "
-            "by construction, and R² close to 1 proves nothing: what of it is idle time (gap) is not explained."
-        )
-    if results.growth.found:
-        yield (
-            "How waits grow with the group is predicted by extreme value fits of the block times, which ranks compute "
-            f"between two collectives of a group. At most {MOST_GROUPS} groups are fitted, of the configurations of "
-            f"most GPUs, with {MOST_ITERATIONS} iterations and {MOST_MAXIMA:,} maxima of each at most. B* takes the "
-            "waits of the group of most ranks. How far the predictions hold: docs/models.md."
-        )

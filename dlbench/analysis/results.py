@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import pandas as pd
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from dlbench.analysis.growth import Growth
 
 _COUNTS = ("runs", "iterations")
-_TAXED = 20
+TAXED = 20
 """Groups, stragglers and collectives of the largest tax that a report shows."""
 
 SUMMARY = Layout(
@@ -104,6 +104,18 @@ ONLY_A, ONLY_B = (
 )
 
 
+class Waits(Protocol):
+    """Who waits for whom in the runs of a campaign or the traces of a job, and how that grows with the group."""
+
+    @property
+    def taxes(self) -> Taxes:
+        """The synchronisation tax."""
+
+    @property
+    def growth(self) -> Growth:
+        """How waits grow with the group."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Results:
     """The tables of a campaign."""
@@ -116,11 +128,13 @@ class Results:
     energy: pd.DataFrame
     seed: int
     min_overlap: float
+    critical_path: bool
+    """Whether to look for what made ranks late."""
 
     @cached_property
     def taxes(self) -> Taxes:
         """The synchronisation tax of the runs that recorded ops, whose arrays are read when it is first asked for."""
-        return tax_of_runs(self.campaign, seed=self.seed)
+        return tax_of_runs(self.campaign, seed=self.seed, paths=self.critical_path)
 
     @cached_property
     def growth(self) -> Growth:
@@ -157,15 +171,15 @@ class Results:
     def tax_tables(self) -> Iterator[Table]:
         """Tables of the synchronisation tax, without what `statements` says; none where no run recorded ops."""
         if self.taxes.groups:
-            yield from self.taxes.tables(_TAXED, self.known())
+            yield from self.taxes.tables(TAXED, self.known())
 
     def growth_tables(self) -> Iterator[Table]:
         """Tables of how waits grow with the group, without what `statements` says; none where no fit is possible."""
         yield from self.growth.tables(self.known())
 
 
-def evaluate(campaign: Campaign, *, seed: int, min_overlap: float) -> Results:
-    """All tables of the campaign, which must have a run."""
+def evaluate(campaign: Campaign, *, seed: int, min_overlap: float, critical_path: bool = True) -> Results:
+    """All tables of the campaign, which must have a run; arguments as of `Results`."""
     return Results(
         campaign=campaign,
         summary=summary(campaign, seed=seed),
@@ -175,4 +189,5 @@ def evaluate(campaign: Campaign, *, seed: int, min_overlap: float) -> Results:
         energy=energy(campaign, seed=seed),
         seed=seed,
         min_overlap=min_overlap,
+        critical_path=critical_path,
     )

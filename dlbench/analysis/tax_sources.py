@@ -106,4 +106,5 @@ def tax_of_traces(
         runs=pd.DataFrame({"run_id": [""]}),
         notes=[*notes, *alignment.notes, *(f"refused: {reason}" for reason in alignment.refused)],
         seed=seed,
+        traces={trace.rank: trace.communication.path for trace in traces},
     )

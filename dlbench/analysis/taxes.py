@@ -7,10 +7,11 @@ Traces know no iterations: there each collective counts as one.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,7 @@ import pandas as pd
 
 from dlbench.analysis.bootstrap import mean, ratio_of_sums
 from dlbench.analysis.campaign import FACTORS, Schema
+from dlbench.analysis.columns import counted
 from dlbench.analysis.culprit_tables import (
     CLASS_TABLE,
     COMMAND,
@@ -34,8 +36,10 @@ from dlbench.analysis.samples import FACTOR_TYPES, Samples, estimate_types, medi
 from dlbench.analysis.sync_tax import UNRESOLVED, GroupTax, frame
 from dlbench.analysis.tables import Layout, Table, build
 from dlbench.errors import OptionError
+from dlbench.quantities import duration
 
 _TAIL = 0.95
+_NANOSECOND = 1e-9
 _SUMMED = ("tau_range", "tau_med", "stay_first", "stay_median")
 _BELOW = "unresolved: the median tau range does not exceed the error of its times"
 
@@ -104,18 +108,25 @@ _OF_RECORDS = {"runs", "iterations", "iteration", "exposed", "more"}
 _COUNTS = ("collectives", "resolved")
 _TAXES = ("tau_range", "tau_range_p95", "tau_med", "tau_mean", "transfer", "exposed", "share_first", "share_median")
 
+_ABOUT_WAITS = (
+    "communication class: how long ranks wait in a collective for the last of their group to come. tau range: the "
+    "first to come; tau med: the median rank; tau mean: all ranks on average."
+)
+_ABOUT_SHARES = (
+    "of first, of median: waiting as a share of the time in collectives. uncertainty: what the clocks cannot tell."
+)
+
 TAX = Layout(
     name="tax",
     title="Synchronisation tax",
-    about="Per configuration and communication class: how long ranks wait in a collective for the last of their group "
-    "to come. tau range: the first to come; tau med: the median rank; tau mean: all ranks on average. Medians over "
-    "iterations, tau mean a mean. exposed: what of the longest wait a rank spent doing nothing else. of first, of "
-    "median: waiting as a share of the time in collectives. uncertainty: what the clocks cannot tell.",
+    about=f"Per configuration and {_ABOUT_WAITS} Medians over iterations, tau mean a mean. exposed: what of the "
+    f"longest wait a rank spent doing nothing else. {_ABOUT_SHARES}",
     key=("name",),
     measures=("runs", "iterations", "groups", *_COUNTS, *_TAXES, "uncertainty"),
     empty="no run recorded its ops, which dlbench run --record-ops does",
     command=COMMAND,
 )
+TAX_OF_TRACES = replace(TAX, about=f"Per {_ABOUT_WAITS} Medians, tau mean a mean. {_ABOUT_SHARES}")
 GROUP_TAX = Layout(
     name="groups",
     title="Groups and their stragglers",
@@ -176,6 +187,8 @@ class Taxes:
     notes: Sequence[str]
     """What was dropped and what could not be compared, one line each."""
     seed: int
+    traces: Mapping[int, Path] = field(default_factory=dict)
+    """File of each rank; none of records."""
 
     @cached_property
     def collectives(self) -> pd.DataFrame:
@@ -277,6 +290,14 @@ class Taxes:
         """Largest error of a tau_range, seconds; NaN without collectives."""
         return float(self.collectives["uncertainty"].max())
 
+    @property
+    def clocks(self) -> str:
+        """What the clocks can tell, in words."""
+        error = self.uncertainty
+        known = "ranks read one clock" if error < _NANOSECOND else f"waits are known to {duration(error)}"
+        unresolved = int((~self.collectives["resolved"]).sum())
+        return f"{known}; {counted(unresolved, 'collective')} unresolved"
+
     def largest(self, count: int) -> pd.DataFrame:
         """The collectives with the largest resolved tau_range, that first."""
         resolved = self.collectives[self.collectives["resolved"]]
@@ -304,7 +325,7 @@ class Taxes:
                 hint = f"did you mean {close[0]!r}?" if close else f"there are {', '.join(map(repr, list(known)[:8]))}"
                 raise OptionError(f"no group is named {name!r}; {hint}")
         kept = [tax for tax in self.groups if not set(names).isdisjoint(_names_of(tax))]
-        return Taxes(groups=kept, runs=self.runs, notes=self.notes, seed=self.seed)
+        return replace(self, groups=kept)
 
     def tables(self, top: int, known: Collection[str] = ()) -> Iterator[Table]:
         """The tables that people read: all classes, and the first `top` of groups, stragglers and collectives.
@@ -315,7 +336,7 @@ class Taxes:
         if self.recorded:
             largest = replace(largest, about=f"{largest.about} {_ABOUT_EVENTS}")
         shown = [
-            (TAX, self.classes, None),
+            (TAX if self.recorded else TAX_OF_TRACES, self.classes, None),
             (GROUP_TAX, self.by_group, top),
             (STRAGGLER_TAX, self.stragglers, top),
             (largest, self.events(), top),

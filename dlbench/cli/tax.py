@@ -14,7 +14,15 @@ from dlbench import __version__
 from dlbench.arguments import ArgumentParser, at_least, path
 from dlbench.cli.forwarding import add_command
 from dlbench.cli.selection import add_filters, add_output, add_seed, load_results, names, progress_shown
-from dlbench.cli.trace_inputs import add_inputs, add_traces, check_kind, record_notes, tolerance_seconds, trace_files
+from dlbench.cli.trace_inputs import (
+    add_critical_path,
+    add_inputs,
+    add_traces,
+    check_kind,
+    record_notes,
+    tolerance_seconds,
+    trace_files,
+)
 from dlbench.errors import OptionError, one_line
 
 if TYPE_CHECKING:
@@ -27,13 +35,12 @@ cannot tell is called unresolved. The culprit of a collective is what took longe
 than on that of the first, by the largest difference on their critical paths.
 
 examples:
-  dlbench run dp -n 4 --record-ops --record results && dlbench tax results/
+  dlbench run dp -n 4 --scale 0.01 --time-scale 0.1 --record-ops && dlbench tax results/
   dlbench tax results/dp-4.jsonl --group allreduce/world --top 3
   dlbench tax traces/rank*.json.gz --csv tables --plots figures
   dlbench tax traces/ --no-critical-path    # the tax alone, at a memory that does not grow with the traces
   dlbench tax results/ --json | jq '.groups[] | .persistence'
 """
-_NANOSECOND = 1e-9
 _MOST_NOTES = 20
 
 
@@ -75,12 +82,7 @@ def _parser() -> ArgumentParser:
     parser.add_argument(
         "--top", type=at_least(1), default=10, metavar="N", help="groups, stragglers and collectives shown (default 10)"
     )
-    parser.add_argument(
-        "--no-critical-path",
-        action="store_false",
-        dest="critical_path",
-        help="do not look for what made ranks late: faster, and of traces only collectives are kept",
-    )
+    add_critical_path(parser)
     add_seed(parser)
     add_filters(parser)
     add_traces(parser).add_argument(
@@ -146,18 +148,10 @@ def _facts(taxes: Taxes) -> dict[str, Any]:
 def _lines(taxes: Taxes, top: int, written: Sequence[Path]) -> Iterator[str]:
     from dlbench.analysis.columns import counted  # noqa: PLC0415
     from dlbench.analysis.terminal import comment, text_lines  # noqa: PLC0415
-    from dlbench.quantities import duration  # noqa: PLC0415
 
-    collectives = taxes.collectives
-    unresolved = int((~collectives["resolved"]).sum())
     yield f"# dlbench {__version__} tax"
-    yield f"# read       {counted(len(collectives), 'collective')} of {counted(len(taxes.groups), 'group')}"
-    known = (
-        "ranks read one clock"
-        if taxes.uncertainty < _NANOSECOND
-        else f"waits are known to {duration(taxes.uncertainty)}"
-    )
-    yield f"# clocks     {known}; {counted(unresolved, 'collective')} unresolved"
+    yield f"# read       {counted(len(taxes.collectives), 'collective')} of {counted(len(taxes.groups), 'group')}"
+    yield f"# clocks     {taxes.clocks}"
     for note in taxes.notes[:_MOST_NOTES]:
         yield from comment(f"note       {one_line(note)}")
     if len(taxes.notes) > _MOST_NOTES:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 
 _ENDINGS = (".json", ".json.gz")
 _EXPECTED = "records of runs with --record-ops, or traces, or folders of them"
+_EXPECTED_OF_ANY = "records of runs, or traces, or folders of them"
 _KEYS = (b'"traceEvents"', b'"schemaVersion"')
 """What a trace begins with, and other files of that ending do not."""
 _MICROSECOND = 1e-6
@@ -56,6 +58,17 @@ def add_traces(parser: ArgumentParser) -> argparse._ArgumentGroup:
     return group
 
 
+def add_critical_path(parser: ArgumentParser) -> None:
+    """Add `--no-critical-path`, as `arguments.critical_path`."""
+    parser.add_argument(
+        "--no-critical-path",
+        action="store_false",
+        dest="critical_path",
+        help="do not look for what made ranks late: faster, and of traces only collectives are kept, not every event "
+        "(some 100 bytes each)",
+    )
+
+
 def check_kind(arguments: argparse.Namespace, traces: bool) -> None:
     """Raise `OptionError` where an option is for inputs of the other kind."""
     options = ("strategy", "system", "model", "where") if traces else ("tolerance", "kernel")
@@ -69,14 +82,27 @@ def tolerance_seconds(arguments: argparse.Namespace, default: float) -> float:
     return default if arguments.tolerance is None else float(arguments.tolerance) * _MICROSECOND
 
 
-def trace_files(inputs: Sequence[Path]) -> list[Path]:
-    """Trace files of the inputs, none where they are records.
+def records_and_traces(inputs: Sequence[Path]) -> tuple[list[Path], list[Path]]:
+    """Records, or folders of them, and trace files; beside records, what is neither is among these.
+
+    Raises `OptionError` where there are no inputs, or none of either kind, and `RecordError` for what does not exist.
+    """
+    recorded = {place: _holds_records(place, _EXPECTED_OF_ANY) for place in inputs}
+    if not any(recorded.values()):
+        return [], trace_files(inputs, _EXPECTED_OF_ANY)
+    found = {place: [] if recorded[place] else _traces_in(place) for place in inputs}
+    traces = {place: files for place, files in found.items() if any(map(_is_trace, files))}
+    return [place for place in inputs if place not in traces], [file for files in traces.values() for file in files]
+
+
+def trace_files(inputs: Sequence[Path], expected: str = _EXPECTED) -> list[Path]:
+    """Trace files of the inputs, none where they are records; `expected` is what errors ask for.
 
     Raises `OptionError` where they are of both kinds, or there are none, and `RecordError` for what does not exist.
     """
     if not inputs:
-        raise OptionError(f"no inputs were named; give {_EXPECTED}")
-    found = {place: _traces_of(place) for place in inputs}
+        raise OptionError(f"no inputs were named; give {expected}")
+    found = {place: _traces_of(place, expected) for place in inputs}
     traces = [place for place, files in found.items() if files]
     records = [place for place, files in found.items() if not files]
     if traces and records:
@@ -87,33 +113,42 @@ def trace_files(inputs: Sequence[Path]) -> list[Path]:
 def record_notes(inputs: Sequence[Path], campaign: Campaign) -> list[str]:
     """What a reader of the numbers must know of the records in the inputs, and what was left out, one line each."""
     excluded = (f"left out: {row.path}: {row.reason}" for row in campaign.excluded.itertuples())
-    return [*_overlooked(inputs), *campaign.notes, *excluded]
+    return [*overlooked(inputs), *campaign.notes, *excluded]
 
 
-def _overlooked(inputs: Sequence[Path]) -> list[str]:
-    """A line for each folder of records that has traces, too."""
+def overlooked(inputs: Sequence[Path], read: Sequence[Path] = ()) -> list[str]:
+    """A line for each folder of records that has traces, too, beside those that are `read`."""
+    known = set(map(os.path.realpath, read))
     notes = []
     for folder in (place for place in inputs if place.is_dir() and _has_records(place)):
-        traces = [file for file in _below(folder) if _is_trace(file)]
+        traces = [file for file in _below(folder) if os.path.realpath(file) not in known and _is_trace(file)]
         if traces:
             which = f"{traces[0]}{' …' if len(traces) > 1 else ''}"
             notes.append(f"{folder}: records were read, but not {counted(len(traces), 'trace')}; name them: {which}")
     return notes
 
 
-def _traces_of(place: Path) -> list[Path]:
+def _traces_of(place: Path, expected: str) -> list[Path]:
     """The trace, or the traces of a folder by the numbers in their names, unless it has records."""
+    if _holds_records(place, expected):
+        return []
+    if found := _traces_in(place):
+        return found
+    files = _below(place)
+    hint = f"there are some below it; name their folder: {files[0].parent}" if files else f"name {expected}"
+    raise OptionError(f"{place} holds neither records nor traces; {hint}")
+
+
+def _holds_records(place: Path, expected: str) -> bool:
+    """Whether it is a folder with records, or by its name no trace. Raises `RecordError` where nothing is there."""
     from dlbench.analysis.search import is_folder  # noqa: PLC0415
 
-    if not is_folder(place, _EXPECTED):
-        return [place] if place.name.endswith(_ENDINGS) else []
-    if _has_records(place):
-        return []
-    files = _below(place)
-    if found := [file for file in files if file.parent == place]:
-        return found
-    hint = f"there are some below it; name their folder: {files[0].parent}" if files else f"name {_EXPECTED}"
-    raise OptionError(f"{place} holds neither records nor traces; {hint}")
+    return _has_records(place) if is_folder(place, expected) else not place.name.endswith(_ENDINGS)
+
+
+def _traces_in(place: Path) -> list[Path]:
+    """The file itself, or those right in the folder that have the names of traces."""
+    return [file for file in _below(place) if file.parent == place] if place.is_dir() else [place]
 
 
 def _has_records(folder: Path) -> bool:

@@ -3,25 +3,40 @@
 from __future__ import annotations
 
 import base64
+import hashlib
 import re
+from collections.abc import Sequence
 from html.parser import HTMLParser
 from pathlib import Path
 
 import numpy as np
 import pytest
 from builder import end, header, iterations, write_lines, write_run
+from kineto_job import Delay, Job, Op
+from kineto_writer import Collective, Group, Writing, run
+from kineto_writer import write_run as write_traces
 from matplotlib.figure import Figure
 from ops_builder import arrivals, collective, table_of, write_taxed
+from shared_data import shared_file
 
 from dlbench import __version__
 from dlbench.analysis import report
+from dlbench.analysis.culprits import CulpritClasses
 from dlbench.analysis.export import frames
 from dlbench.analysis.load import load
 from dlbench.analysis.provenance import systems
 from dlbench.analysis.report import configurations, data_uri, merits, render
 from dlbench.analysis.results import Results, evaluate
+from dlbench.analysis.tax_sources import tax_of_traces
+from dlbench.analysis.trace_results import TraceResults
+from dlbench.analysis.traces.source import UnreadableTrace
 
 HOSTILE = "<script>alert(1)</script>"
+GOLDEN_TAX = (7625, 1100, 169, 126, 221, 535, 582, 883)
+"""tau_range of the collectives of dlrm8, in the order of time, microseconds."""
+RUN_SECTIONS = {"run", "systems", "summary", "runs", "excluded"}
+TAX_SECTIONS = {"tax", "groups", "stragglers", "largest"}
+PATH_SECTIONS = {"culprit_classes", "culprits", "paths"}
 VOID = {"meta", "img", "br", "hr", "link", "input"}
 
 
@@ -30,6 +45,7 @@ class Page(HTMLParser):
 
     def __init__(self, text: str) -> None:
         super().__init__()
+        self.source = text
         self.elements: list[tuple[str, dict[str, str]]] = []
         self.texts: list[str] = []
         self.crossed: list[str] = []
@@ -54,6 +70,17 @@ class Page(HTMLParser):
     def text(self) -> str:
         """All text, blanks as one."""
         return " ".join(" ".join(self.texts).split())
+
+    def column(self, section: str, heading: str) -> list[str]:
+        """Cells of the column with this heading, of the table of a section."""
+        within = self.source.split(f'<section id="{section}">')[1].split("</section>")[0]
+        for part in within.split("<table>")[1:]:
+            head, body = part.split("</thead>")
+            names = re.findall(r"<th [^>]*>([^<]*)", head)
+            if heading in names:
+                rows = [re.findall(r"<td[^>]*>([^<]*)", row) for row in body.split("<tr>")[1:]]
+                return [cells[names.index(heading)] for cells in rows]
+        raise AssertionError(f"no column {heading} in {section}")
 
     def attributes(self, tag: str) -> list[dict[str, str]]:
         return [attributes for name, attributes in self.elements if name == tag]
@@ -358,3 +385,212 @@ def test_too_few_blocks_are_a_line_under_what_is_not_drawn(tmp_path: Path) -> No
     assert "bandwidth: no group of ranks has a fit of its block times" in page.text
     assert "fits" not in {element.get("id") for element in page.attributes("section")}
     assert "At most 4 groups are fitted" not in page.text
+
+
+def traced(paths: Sequence[Path], *, critical_path: bool = True) -> TraceResults:
+    return TraceResults(taxes=tax_of_traces(paths, seed=3, explain=CulpritClasses() if critical_path else None))
+
+
+def trace_page(found: TraceResults, **changes: str) -> Page:
+    arguments = {"title": "Traces", "command": "dlbench report traces/"} | changes
+    return Page(render(None, found, **arguments))
+
+
+def sections(page: Page) -> set[str]:
+    return {element["id"] for element in page.attributes("section") if "id" in element}
+
+
+def twin(folder: Path, waits: Sequence[int] = GOLDEN_TAX, ranks: int = 8) -> list[Path]:
+    """Traces of all-reduces for which rank 0 comes later than all others, by these microseconds."""
+    folder.mkdir(exist_ok=True)
+    program = [Collective("allreduce", Group("0", tuple(range(ranks)), "dp"))] * len(waits)
+    compute = [{rank: 10_000_000 + (1000 * wait if rank == 0 else 0) for rank in range(ranks)} for wait in waits]
+    return write_traces(folder, run(program, compute), Writing(form="old"))
+
+
+@pytest.fixture(scope="module")
+def job(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    """Traces of a job in which a kernel of rank 2 takes 0.7 ms longer before four of eight collectives."""
+    segment = [Op("gemm_kernel", 200_000), Op("layer_norm_kernel", 40_000)]
+    delays = {(2, number, 0): Delay(gpu=700_000) for number in (1, 3, 5, 7)}
+    return Job(segments=[segment] * 8, delays=delays).write(tmp_path_factory.mktemp("job"))
+
+
+def test_a_report_of_traces_has_the_tax_and_its_reasons_and_nothing_of_runs(job: list[Path]) -> None:
+    page = trace_page(traced(job))
+    assert page.crossed == []
+    assert {"key-figures", "traces", "tables", "figures", "method"} | TAX_SECTIONS | PATH_SECTIONS <= sections(page)
+    assert not RUN_SECTIONS & sections(page)
+    anchors = {attributes["id"] for _, attributes in page.elements if "id" in attributes}
+    links = [link["href"].removeprefix("#") for link in page.attributes("a")]
+    assert set(links) <= anchors
+    assert not RUN_SECTIONS & set(links)
+    assert "Traces of 4 ranks, 8 collectives of 1 group; waits are known to" in page.text
+    assert len(page.attributes("img")) == 3  # distribution, map, and predicted against measured
+
+
+def test_key_figures_of_traces_name_the_straggler_and_the_delayed_kernel(job: list[Path]) -> None:
+    found = {merit.label: merit for merit in report.tax_merits(traced(job).taxes)}
+    assert found["Rank that others waited for most"].value == "rank 2"
+    culprit = found["What made ranks late most"]
+    assert culprit.interval == "gemm_kernel"
+    # Four times 0.7 ms; the first collective is none of these.
+    assert culprit.unit == "ms"
+    assert float(culprit.value) == pytest.approx(2.8, rel=0.01)
+    assert culprit.where == "GEMM, on rank 2 most often; culprit of 4 of 4 collectives"
+
+
+def test_the_method_of_traces_is_that_of_what_the_page_shows(job: list[Path]) -> None:
+    text = trace_page(traced(job)).text
+    assert "a rank waits by as much as its kernel takes longer than the shortest of the group" in text
+    assert "percentiles of a bootstrap (seed 3)" in text
+    assert "from the collective's kernel back in time" in text
+    assert "Warm-up iterations are never counted" not in text
+    assert "iterations; " not in text
+    assert "At most 4 groups are fitted" not in text
+
+
+def test_without_critical_paths_nothing_is_said_of_reasons(job: list[Path]) -> None:
+    page = trace_page(traced(job, critical_path=False))
+    assert sections(page) >= TAX_SECTIONS
+    assert not PATH_SECTIONS & sections(page)
+    assert "from the collective's kernel back in time" not in page.text
+    assert "What made ranks late" not in page.text
+    assert "tax-paths: no collective has critical paths" in page.text
+
+
+def test_every_trace_stands_with_its_rank_size_and_hash(tmp_path: Path) -> None:
+    found = traced(twin(tmp_path / "traces"))
+    content = (tmp_path / "traces" / "rank5.pt.trace.json").read_bytes()
+    row = found.sources.set_index("rank").loc[5]
+    assert row.to_dict() == {
+        "path": str(tmp_path / "traces" / "rank5.pt.trace.json"),
+        "bytes": len(content),
+        "sha256": hashlib.sha256(content).hexdigest(),
+    }
+    text = trace_page(found).text
+    assert f"All lie in {tmp_path / 'traces'}." in text
+    assert f"5 rank5.pt.trace.json {hashlib.sha256(content).hexdigest()} " in text
+
+
+def test_traces_of_several_folders_have_their_paths_in_full(tmp_path: Path) -> None:
+    paths = twin(tmp_path / "traces")
+    moved = paths[3].rename(tmp_path / paths[3].name)
+    text = trace_page(traced([*paths[:3], moved, *paths[4:]])).text
+    assert "All lie in" not in text
+    assert f"3 {moved} " in text
+
+
+def test_a_trace_that_has_gone_is_told(tmp_path: Path) -> None:
+    paths = twin(tmp_path / "traces")
+    found = traced(paths)
+    paths[0].unlink()
+    said = f"^{re.escape(str(paths[0]))}: cannot be read again for its SHA-256: No such file or directory$"
+    with pytest.raises(UnreadableTrace, match=said):
+        trace_page(found)
+
+
+def test_many_traces_are_folded_but_all_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(report, "OPEN_ROWS", 3)
+    monkeypatch.setattr(report, "RUN_LIMIT", 2)
+    page = trace_page(traced(twin(tmp_path / "traces")))
+    assert len(page.attributes("details")) == 1
+    assert "8 files One file per rank" in page.text
+    assert "rank7.pt.trace.json" in page.text
+
+
+def test_the_report_of_a_synthetic_twin_has_its_waits(tmp_path: Path) -> None:
+    """The eight waits of the real traces, whose clocks tell whole microseconds, on ranks 1 to 7."""
+    page = trace_page(traced(twin(tmp_path / "traces")))
+    assert [float(tau) for tau in page.column("largest", "tau range")] == sorted(GOLDEN_TAX, reverse=True)
+    # The median rank waits as long as the first: all but rank 0 come together.
+    assert [float(tau) for tau in page.column("largest", "tau med")] == sorted(GOLDEN_TAX, reverse=True)
+    assert page.column("largest", "straggler") == ["0"] * 8
+    assert "rank 0" in page.text.split("Rank that others waited for most")[1][:20]
+
+
+def test_the_report_of_the_real_trace_set_has_its_waits() -> None:
+    paths = sorted(shared_file("traces/dlrm8").iterdir())
+    page = trace_page(traced(paths))
+    assert page.crossed == []
+    assert "Traces of 8 ranks, 8 collectives of 2 groups" in page.text
+    assert [float(tau) for tau in page.column("largest", "tau range")] == sorted(GOLDEN_TAX, reverse=True)
+    assert page.column("largest", "straggler") == ["7", "7", "4", "5", "5", "7", "7", "7"]
+    assert "rank 7" in page.text.split("Rank that others waited for most")[1][:20]
+
+
+def test_what_was_dropped_of_traces_stands_at_the_top(tmp_path: Path) -> None:
+    paths = twin(tmp_path / "traces")
+    whole = paths[4].read_text()
+    paths[4].write_text(whole[: whole.rindex("ncclKernel")])
+    text = trace_page(traced(paths)).text
+    notes = text.split("Read this first")[1].split("Largest median wait")[0]
+    assert f"{paths[4]}: " in notes
+    assert "allreduce (all ranks): rank 4 has 7 collectives, others up to 8; those beyond were left out" in notes
+
+
+def test_the_notes_of_many_traces_are_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(report, "NOTE_LIMIT", 2)
+    paths = twin(tmp_path / "traces")
+    for path in paths:
+        path.write_text(path.read_text()[:-20])
+    assert "more notes: dlbench tax --json has all" in trace_page(traced(paths)).text
+
+
+def test_traces_with_enough_collectives_show_how_waits_grow_and_the_bandwidth_law(tmp_path: Path) -> None:
+    tmp_path.joinpath("traces").mkdir()
+    own = np.random.default_rng(2).normal(10e6, 1e6, size=(41, 8)).astype(int)
+    program = [Collective("allreduce", Group("0", tuple(range(8)), "dp"))] * 41
+    paths = write_traces(tmp_path / "traces", run(program, [dict(enumerate(row)) for row in own.tolist()]))
+    page = trace_page(traced(paths, critical_path=False))
+    assert {"fits", "predictions", "bandwidth"} <= sections(page)
+    assert "Waits of traces, dp (0-7); all-reduces of 268.4 MB" in page.text
+    assert "At most 4 groups are fitted, those of most ranks" in page.text
+    assert page.crossed == []
+
+
+def test_too_few_collectives_of_traces_are_a_line_under_what_is_not_drawn(job: list[Path]) -> None:
+    page = trace_page(traced(job))
+    assert re.search(r"extremes: \S+ \(all ranks\): 7 blocks were measured; a tail takes 30 or more", page.text)
+    assert "fits" not in sections(page)
+
+
+def test_runs_and_traces_together_keep_their_tables_apart(tmp_path: Path, job: list[Path]) -> None:
+    program = table_of(range(4), collective("gradient"))
+    write_taxed(tmp_path, [arrivals(0.0, 0.0, 0.25, 0.0)] * 8, program, name="taxed")
+    page = Page(render(results_of(tmp_path), traced(job), title="t", command="c"))
+    assert page.crossed == []
+    of_traces = {f"traces-{name}" for name in TAX_SECTIONS | PATH_SECTIONS}
+    assert RUN_SECTIONS | TAX_SECTIONS | of_traces | {"traces"} <= sections(page)
+    ids = [element["id"] for _, element in page.elements if "id" in element]
+    assert len(ids) == len(set(ids))
+    assert "1 run of 1 configuration" in page.text
+    assert "Traces of 4 ranks, 8 collectives" in page.text
+    assert "Synchronisation tax (traces)" in page.text
+    assert "Distribution of the synchronisation tax (traces). Share" in page.text
+    assert "extremes (traces): " in page.text
+    assert "its own entry to the last entry of its group" in page.text
+    assert "takes longer than the shortest of the group" in page.text
+
+
+def test_cut_tables_of_traces_name_the_file_that_has_all_of_their_rows(tmp_path: Path, job: list[Path]) -> None:
+    write_run(tmp_path, "bare", [[1.0, 1.0]] * 6)
+    found = traced(job)
+    results = results_of(tmp_path)
+    written = found.taxes.frames()
+    layouts = [table.layout for table in report.of_traces(found, beside=True).tables]
+    assert {layout.whole[0].removesuffix(".csv") for layout in layouts} <= set(written)
+    assert Page(render(results, found, title="t", command="c")).crossed == []
+
+
+def test_what_a_trace_says_is_text_and_never_markup(tmp_path: Path) -> None:
+    folder = tmp_path / "<b>bold"
+    paths = twin(folder)
+    for path in paths:
+        path.write_text(path.read_text().replace("ncclKernel_AllReduce_RING_LL", f"ncclKernel_AllReduce_{HOSTILE}"))
+    page = trace_page(traced(paths))
+    assert page.crossed == []
+    assert not {"script", "i"} & {tag for tag, _ in page.elements}
+    assert "All lie in " in page.text
+    assert "<b>bold" in page.text
+    assert "ncclKernel_AllReduce_<script>" in page.text

@@ -27,7 +27,7 @@ from dlbench.analysis.plots import (
 )
 from dlbench.analysis.plots.drawing import Drawing, LeftOut, Plot
 from dlbench.analysis.plots.style import styled
-from dlbench.analysis.results import Results
+from dlbench.analysis.results import Results, Waits
 from dlbench.analysis.writing import make_folder, new_file
 from dlbench.errors import OptionError
 
@@ -42,7 +42,17 @@ __all__ = [
     "encode",
     "figures",
     "save",
+    "wait_figures",
 ]
+
+_WAITS: dict[str, Callable[[Waits], Drawing]] = {
+    tax.NAME: lambda waits: tax.draw(waits.taxes),
+    tax.MAP: lambda waits: tax.draw_map(waits.taxes),
+    paths.NAME: lambda waits: paths.draw(waits.taxes),
+    extremes.NAME: lambda waits: extremes.draw_growth(waits.growth),
+    bandwidth.NAME: lambda waits: bandwidth.draw_growth(waits.growth),
+}
+"""Families that traces have, too."""
 
 FAMILIES: MappingProxyType[str, Callable[[Results], Drawing]] = MappingProxyType(
     {
@@ -51,11 +61,7 @@ FAMILIES: MappingProxyType[str, Callable[[Results], Drawing]] = MappingProxyType
         slowdown.NAME: lambda results: slowdown.draw(results.slowdown),
         stability.NAME: lambda results: stability.draw(results.campaign),
         breakdown.NAME: lambda results: breakdown.draw(results.campaign),
-        tax.NAME: lambda results: tax.draw(results.taxes),
-        tax.MAP: lambda results: tax.draw_map(results.taxes),
-        paths.NAME: lambda results: paths.draw(results.taxes),
-        extremes.NAME: lambda results: extremes.draw_growth(results.growth),
-        bandwidth.NAME: lambda results: bandwidth.draw_growth(results.growth),
+        **_WAITS,
     }
 )
 """What draws a family of figures, by its name."""
@@ -78,6 +84,15 @@ def figures(results: Results, *, only: Sequence[str] = ()) -> Drawing:
         for name, draw in FAMILIES.items():
             if not only or name in only:
                 drawing.add(draw(results))
+    return drawing
+
+
+def wait_figures(waits: Waits) -> Drawing:
+    """The figures of the synchronisation tax and of how it grows with the group, and why others are missing."""
+    drawing = Drawing()
+    with styled():
+        for draw in _WAITS.values():
+            drawing.add(draw(waits))
     return drawing
 
 
