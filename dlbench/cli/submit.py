@@ -161,7 +161,7 @@ def _parser() -> ArgumentParser:
         "-o", "--output", type=_folder, metavar="DIR", help="folder (default campaign-SYSTEM-PATTERN-sSEED)"
     )
     how.add_argument("--again", action="store_true", help="also what is incomplete: a job of it never completed")
-    how.add_argument("--dry-run", action="store_true", help="write plan and scripts, submit nothing")
+    how.add_argument("--dry-run", action="store_true", help="write plan and scripts, submit nothing; needs no account")
     how.add_argument("--launcher", choices=("auto", *LAUNCHERS), default="auto", help="of the jobs (default auto)")
     return parser
 

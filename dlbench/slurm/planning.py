@@ -129,7 +129,7 @@ def check_reservation(plan: Plan, reservation: str) -> None:
     if used and has_slurm() and (strays := used - set(reserved_nodes(reservation))):
         raise OptionError(
             f"the plan has {counted(len(strays), 'node')} that --reservation {reservation} has not, such as "
-            f"{min(strays)}; design one for this reservation in another folder with -o"
+            f"{min(strays)}; use a new folder with -o, and --topology live or --nodes of the reservation"
         )
 
 

@@ -118,7 +118,8 @@ def test_a_plan_made_without_the_reservation_is_not_submitted_to_it(dlbench: Any
     told = complaint(dlbench(*LEONARDO, *SITE, "--nodes=n[1-6]", "--gpus=24"))
     assert told.startswith("the plan has ")
     assert told.endswith(
-        " that --reservation XYZ has not, such as n1; design one for this reservation in another folder with -o"
+        " that --reservation XYZ has not, such as n1; "
+        "use a new folder with -o, and --topology live or --nodes of the reservation"
     )
     assert slurm.calls("sbatch") == []
 

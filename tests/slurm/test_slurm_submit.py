@@ -140,11 +140,7 @@ def test_a_reservation_that_does_not_exist_is_refused_in_the_words_of_slurm(logi
     assert (done.returncode, done.stderr) == (2, "dlbench: scontrol failed: Reservation nowhere not found\n")
     tree = f"--topology={login.cluster.folder}/topology.conf"
     done = login.submit("--experiments=1", "--gpus=8", "--reservation=nowhere", tree)
-    assert done.returncode == 2
-    assert done.stderr.startswith("dlbench: experiment mix-000: sbatch failed: ")
-    assert done.stderr.endswith("Requested reservation is invalid\n")
-    assert len(done.stderr.splitlines()) == 1
-    assert {entry["state"] for entry in login.status().values()} == {"planned"}
+    assert (done.returncode, done.stderr) == (2, "dlbench: scontrol failed: Reservation nowhere not found\n")
 
 
 def test_jobs_are_placed_on_the_nodes_of_the_reservation(login: Login) -> None:
