@@ -176,9 +176,10 @@ def _of_runs(results: Results) -> Part:
 
 
 def of_traces(traced: TraceResults, beside: bool) -> Part:
-    """What traces add; `beside` runs, their tables and figures say whose they are."""
-    tables, drawing = list(traced.tables()), wait_figures(traced)
+    """What traces add; `beside` runs, all of it says whose it is."""
+    found, tables, drawing = list(tax_merits(traced.taxes)), list(traced.tables()), wait_figures(traced)
     if beside:
+        found = [replace(merit, label=_titled(merit.label)) for merit in found]
         tables = [replace(table, layout=_traces_layout(table.layout)) for table in tables]
         drawing = Drawing(
             [replace(plot, title=_titled(plot.title)) for plot in drawing.plots],
@@ -187,7 +188,7 @@ def of_traces(traced: TraceResults, beside: bool) -> Part:
     return Part(
         lead=traced.lead(),
         notes=_notes(traced.taxes.notes, _TAX_NOTES),
-        merits=list(tax_merits(traced.taxes)),
+        merits=found,
         tables=tables,
         drawing=drawing,
     )

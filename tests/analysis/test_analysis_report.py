@@ -567,6 +567,7 @@ def test_runs_and_traces_together_keep_their_tables_apart(tmp_path: Path, job: l
     assert "1 run of 1 configuration" in page.text
     assert "Traces of 4 ranks, 8 collectives" in page.text
     assert "Synchronisation tax (traces)" in page.text
+    assert "Rank that others waited for most (traces) rank 2" in page.text
     assert "Distribution of the synchronisation tax (traces). Share" in page.text
     assert "extremes (traces): " in page.text
     assert "its own entry to the last entry of its group" in page.text
