@@ -28,7 +28,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "arguments": GROUND,
     "quantities": GROUND,
     "roofline": GROUND | {"specs"},
-    "accelerator": GROUND,
+    "accelerator": GROUND | {"quantities"},
     "comm": GROUND | {"accelerator"},
     "compute": GROUND | {"accelerator"},
     "strategies": GROUND | {"specs", "roofline", "arguments"},

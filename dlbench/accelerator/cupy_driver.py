@@ -18,6 +18,7 @@ from dlbench.accelerator.nvml import open_meter
 from dlbench.accelerator.protocol import Event, GpuFacts, Meter, NcclLibrary, Precision, Stream
 from dlbench.accelerator.spin_kernel import SpinKernel
 from dlbench.errors import PreflightError
+from dlbench.quantities import si
 
 _SUCCESS, _NO_MEMORY, _NOT_READY = 0, 2, 600
 """`cudaError_t`, which `hipError_t` shares."""
@@ -179,8 +180,8 @@ class CupyDevice:
             if error.status != _NO_MEMORY:
                 raise
             raise PreflightError(
-                f"{self.facts.label} has {self.free_bytes() / 1e9:.2f} GB of memory free, but a buffer needs "
-                f"{nbytes / 1e9:.2f} GB; --scale shrinks the messages"
+                f"{self.facts.label} has {si(self.free_bytes(), 'B')} of memory free, but a buffer needs "
+                f"{si(nbytes, 'B')}; --scale shrinks the messages"
             ) from None
         return CupyMemory(owner.ptr, nbytes, owner)
 

@@ -20,7 +20,7 @@ from dlbench.runtime.preflight import check_gpu_memory, launcher_claim
 from dlbench.runtime.request import RunRequest
 from dlbench.runtime.situation import Situation
 from dlbench.strategies import Configuration
-from dlbench.strategies.messages import memory_bytes, message_table
+from dlbench.strategies.messages import memory_bytes, message_table, smallest
 from dlbench.strategies.ops import COMMUNICATIONS, Communication, Compute, Op, Recv, Scope, Send, operation
 
 if TYPE_CHECKING:
@@ -216,8 +216,9 @@ class Equipment:
         if self._gpu is None:
             return
         messages, operands = self._needs(on_gpu=True)
-        name = f"{self._situation.who()}: {self._gpu.device.facts.name}"
-        check_gpu_memory(name, messages, operands, self._gpu.device.free_bytes(), self._configuration.workload.scale)
+        name, free = f"{self._situation.who()}: {self._gpu.device.facts.name}", self._gpu.device.free_bytes()
+        least = memory_bytes(smallest(self._configuration), self._comm.rank)
+        check_gpu_memory(name, messages, operands, free, self._configuration.workload.scale, least=least)
 
 
 def _call(op: Communication) -> str:

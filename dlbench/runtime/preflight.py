@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
 from dlbench.errors import PreflightError
+from dlbench.quantities import si
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -153,8 +154,8 @@ def check_memory(host: str, needed: int, available: int | None, scale: float) ->
     fitting = _fitting_scale(scale, needed, available)
     remedy = f"--scale {fitting} would fit" if fitting else "free some, or run fewer ranks on it"
     raise PreflightError(
-        f"host {host} has {available / 1e9:.2f} GB of memory available, but the message buffers of its ranks need "
-        f"{needed / 1e9:.2f} GB; {remedy}"
+        f"host {host} has {si(available, 'B')} of memory available, but the message buffers of its ranks need "
+        f"{si(needed, 'B')}; {remedy}"
     )
 
 
@@ -164,30 +165,32 @@ memory of kernels that the runtime loads when they are first launched, connectio
 another size, and what is lost where the allocator rounds up."""
 
 
-def check_gpu_memory(name: str, messages: int, operands: int, free: int, scale: float) -> None:
+def check_gpu_memory(name: str, messages: int, operands: int, free: int, scale: float, *, least: int) -> None:
     """Raise `PreflightError` where a GPU has fewer bytes free than its rank needs, naming the scale that would fit.
 
-    The rank needs buffers for its messages and the operands of its matrix products; a scale shrinks the former.
-    `GPU_RESERVE` must stay free.
+    The rank needs buffers for its messages and the operands of its matrix products; a scale shrinks the former, down to
+    `least`, that of buffers with one element each. `GPU_RESERVE` must stay free.
     """
     left = free - GPU_RESERVE - operands
     if messages <= left:
         return
-    fitting = _fitting_scale(scale, messages, left) if left > 0 else ""
+    fitting = _fitting_scale(scale, messages, left - least)  # rounding costs each buffer one element at most
     remedy = f"--scale {fitting} would fit" if fitting else "free some"
-    products = f" and {operands / 1e9:.2f} GB for matrix products" if operands else ""
+    products = f" and {si(operands, 'B')} for matrix products" if operands else ""
     raise PreflightError(
-        f"{name} has {free / 1e9:.2f} GB of memory free, of which {GPU_RESERVE / 1e9:.2f} GB are kept in reserve, but "
-        f"its rank needs {messages / 1e9:.2f} GB for messages{products}; {remedy}"
+        f"{name} has {si(free, 'B')} of memory free, {si(GPU_RESERVE, 'B')} must stay so, and its rank needs "
+        f"{si(messages, 'B')} for messages{products}; {remedy}"
     )
 
 
 def _fitting_scale(scale: float, needed: int, available: int) -> str:
-    """The largest scale of two digits that fits; empty where none does.
+    """The largest scale of two digits that fits; empty where none does that can be asked for.
 
     One percent stays free: the elements of scaled messages are rounded, and the ranks themselves take memory too.
     """
     from decimal import ROUND_DOWN, Context  # noqa: PLC0415 - only for this message
 
+    from dlbench.strategies.configuration import FACTOR_RANGE  # noqa: PLC0415 - likewise
+
     fitting = Context(prec=2, rounding=ROUND_DOWN).create_decimal_from_float(0.99 * scale * available / needed)
-    return f"{float(fitting):g}" if fitting else ""
+    return f"{float(fitting):g}" if float(fitting) >= FACTOR_RANGE[0] else ""

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import msgspec
 
 from dlbench.specs import DTYPE_BYTES
-from dlbench.strategies.configuration import Configuration, Role
+from dlbench.strategies.configuration import FACTOR_RANGE, Configuration, Role
 from dlbench.strategies.ops import (
     COLLECTIVES,
     COMMUNICATIONS,
@@ -70,6 +70,12 @@ def memory_bytes(configuration: Configuration, rank: int) -> int:
         elements = sum(memory_elements(op, configuration.layout.group_size(op.group)))
         needs[op.buffer.name] = max(elements, needs.get(op.buffer.name, 0))
     return sum(needs.values()) * DTYPE_BYTES[configuration.workload.dtype]
+
+
+def smallest(configuration: Configuration) -> Configuration:
+    """The same with the smallest messages that a scale can make: of one element, unless they are enormous."""
+    workload = msgspec.structs.replace(configuration.workload, scale=FACTOR_RANGE[0])
+    return msgspec.structs.replace(configuration, workload=workload)
 
 
 def _communications(configuration: Configuration, rank: int) -> Iterator[Communication]:

@@ -249,8 +249,8 @@ def test_what_does_not_fit_beside_what_nccl_takes_for_its_messages_is_refused_wi
     completed = cupy_mpi.launch(2, on_gpus("dp", *NCCL, "--scale", "1"), env=environment)
 
     assert re.fullmatch(
-        r"rank 0 \(\S+, host:0\): host memory has 1\.00 GB of memory free, of which 0\.54 GB are kept in reserve, "
-        r"but its rank needs 2\.53 GB for messages; --scale 0\.18 would fit",
+        r"rank 0 \(\S+, host:0\): host memory has 1\.000 GB of memory free, 536\.9 MB must stay so, and its "
+        r"rank needs 2\.530 GB for messages; --scale 0\.18 would fit",
         refusal(completed),
     )
     assert [call["call"] for call in calls(log) if "stream" in call] == 2 * ["ncclAllReduce"], "NCCL has taken its part"

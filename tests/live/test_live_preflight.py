@@ -81,7 +81,7 @@ def test_messages_beyond_the_memory_are_refused_with_the_scale_that_fits(mpi: Mp
 
     # ViT-H: 632 404 480 gradients of 2 bytes, sent and received, on two ranks.
     found = re.fullmatch(
-        r"host \S+ has 0\.05 GB of memory available, but the message buffers of its ranks need 5\.06 GB; "
+        r"host \S+ has 50\.00 MB of memory available, but the message buffers of its ranks need 5\.059 GB; "
         r"--scale (\S+) would fit",
         line,
     )

@@ -95,8 +95,8 @@ def test_what_does_not_fit_the_gpu_is_refused_when_the_communicators_have_taken_
     # 512 MiB of 1 GB stay free: 0.99 × 0.463 / 2.5296 = 0.181.
     assert leave.value.exit_code == 2
     assert leave.value.message == (
-        "rank 0 (nid1, host:0): host memory has 1.00 GB of memory free, of which 0.54 GB are kept in reserve, but "
-        "its rank needs 2.53 GB for messages; --scale 0.18 would fit"
+        "rank 0 (nid1, host:0): host memory has 1.000 GB of memory free, 536.9 MB must stay so, and its rank "
+        "needs 2.530 GB for messages; --scale 0.18 would fit"
     )
 
 

@@ -8,7 +8,7 @@ from fractions import Fraction
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dlbench.errors import PreflightError
@@ -23,8 +23,8 @@ from dlbench.runtime.preflight import (
     start_limit,
 )
 from dlbench.specs import load_gpu, load_model
-from dlbench.strategies import configure
-from dlbench.strategies.messages import memory_bytes
+from dlbench.strategies import Configuration, configure
+from dlbench.strategies.messages import memory_bytes, smallest
 
 OPEN_MPI = {"OMPI_COMM_WORLD_SIZE": "4", "OMPI_COMM_WORLD_RANK": "3"}
 PMI = {"PMI_SIZE": "5", "PMI_RANK": "2"}
@@ -201,7 +201,7 @@ def refusal(needed: int, available: int, scale: float) -> str:
 def test_a_refusal_names_host_available_needed_and_a_scale() -> None:
     # 0.99 × 0.5 × 1 / 3 = 0.165, rounded down to two digits.
     assert refusal(3 * 10**9, 10**9, 0.5) == (
-        "host node1 has 1.00 GB of memory available, but the message buffers of its ranks need 3.00 GB; "
+        "host node1 has 1.000 GB of memory available, but the message buffers of its ranks need 3.000 GB; "
         "--scale 0.16 would fit"
     )
 
@@ -210,25 +210,25 @@ def test_a_host_without_any_memory_left_is_not_offered_a_scale() -> None:
     assert refusal(10**9, 0, 1.0).endswith("; free some, or run fewer ranks on it")
 
 
-def gpu_refusal(messages: int, operands: int, free: int, scale: float = 1.0) -> str:
+def gpu_refusal(messages: int, operands: int, free: int, scale: float = 1.0, least: int = 0) -> str:
     with pytest.raises(PreflightError) as error:
-        check_gpu_memory("rank 3 (nid1, cuda:3): NVIDIA H100", messages, operands, free, scale)
+        check_gpu_memory("rank 3 (nid1, cuda:3): NVIDIA H100", messages, operands, free, scale, least=least)
     return str(error.value)
 
 
 def test_a_refusal_of_a_gpu_names_the_rank_what_it_needs_and_a_scale() -> None:
     # 512 MiB of 3 GB are left free: 0.99 × 0.5 × 2.463 / 4 = 0.3048, rounded down to two digits.
     assert gpu_refusal(4 * 10**9, 0, 3 * 10**9, 0.5) == (
-        "rank 3 (nid1, cuda:3): NVIDIA H100 has 3.00 GB of memory free, of which 0.54 GB are kept in reserve, but its "
-        "rank needs 4.00 GB for messages; --scale 0.3 would fit"
+        "rank 3 (nid1, cuda:3): NVIDIA H100 has 3.000 GB of memory free, 536.9 MB must stay so, and its rank needs "
+        "4.000 GB for messages; --scale 0.3 would fit"
     )
 
 
 def test_the_scale_for_a_gpu_leaves_the_operands_of_its_products_as_they_are() -> None:
     # 2.463 GB are left for 4 GB of messages: 0.99 × 2.463 / 4 = 0.6096.
     assert gpu_refusal(4 * 10**9, 2 * 10**9, 5 * 10**9) == (
-        "rank 3 (nid1, cuda:3): NVIDIA H100 has 5.00 GB of memory free, of which 0.54 GB are kept in reserve, but its "
-        "rank needs 4.00 GB for messages and 2.00 GB for matrix products; --scale 0.6 would fit"
+        "rank 3 (nid1, cuda:3): NVIDIA H100 has 5.000 GB of memory free, 536.9 MB must stay so, and its rank needs "
+        "4.000 GB for messages and 2.000 GB for matrix products; --scale 0.6 would fit"
     )
 
 
@@ -237,10 +237,49 @@ def test_a_gpu_with_no_memory_beside_operands_and_reserve_is_not_offered_a_scale
     assert gpu_refusal(10**9, 2 * 10**9, free).endswith("; free some")
 
 
+@pytest.mark.parametrize(("free", "text"), [(0, "0 B"), (12_345, "12.35 kB"), (4_000_000, "4.000 MB")])
+def test_a_gpu_that_is_full_says_so_in_a_unit_that_has_digits(free: int, text: str) -> None:
+    assert gpu_refusal(2_000_000, 0, free) == (
+        f"rank 3 (nid1, cuda:3): NVIDIA H100 has {text} of memory free, 536.9 MB must stay so, and its rank needs "
+        "2.000 MB for messages; free some"
+    )
+
+
+def test_a_scale_for_a_gpu_leaves_every_buffer_an_element_that_rounding_may_cost() -> None:
+    # 1000 bytes are left, and rounding may take 400 of them: 0.99 × 600 / 10 000 = 0.0594.
+    assert gpu_refusal(10_000, 0, 1000 + GPU_RESERVE, least=400).endswith("; --scale 0.059 would fit")
+    assert gpu_refusal(10_000, 0, 1000 + GPU_RESERVE, least=1000).endswith("; free some")
+
+
+def test_no_scale_is_offered_that_cannot_be_asked_for() -> None:
+    # 0.99 × 1e-11 × 1 / 20 is below 1e-12.
+    assert gpu_refusal(20, 0, 1 + GPU_RESERVE, 1e-11).endswith("; free some")
+
+
 def test_what_fits_a_gpu_beside_the_reserve_is_not_refused() -> None:
-    check_gpu_memory("rank 0", 3, 2, 5 + GPU_RESERVE, 1.0)
+    check_gpu_memory("rank 0", 3, 2, 5 + GPU_RESERVE, 1.0, least=0)
     with pytest.raises(PreflightError):
-        check_gpu_memory("rank 0", 3, 2, 4 + GPU_RESERVE, 1.0)
+        check_gpu_memory("rank 0", 3, 2, 4 + GPU_RESERVE, 1.0, least=0)
+
+
+@pytest.mark.parametrize("strategy", ["dp", "fsdp", "dp_pp", "dp_pp_tp", "dp_pp_ep"])
+@given(left=st.integers(1, 10**7), scale=st.sampled_from([1.0, 1e-3]))
+@settings(max_examples=15, deadline=None)
+def test_a_run_on_a_nearly_full_gpu_fits_with_the_scale_that_is_offered(strategy: str, left: int, scale: float) -> None:
+    model, gpu = load_model("mixtral-8x7b" if strategy == "dp_pp_ep" else "gpt2-l"), load_gpu("b200")
+
+    def configured(factor: float) -> Configuration:
+        return configure(strategy, world_size=8, model=model, gpu=gpu, scale=factor)
+
+    def check(factor: float) -> None:
+        needed, least = memory_bytes(configured(factor), 0), memory_bytes(smallest(configured(factor)), 0)
+        check_gpu_memory("rank 0", needed, 0, left + GPU_RESERVE, factor, least=least)
+
+    try:
+        check(scale)
+    except PreflightError as refused:
+        if "would fit" in str(refused):
+            check(float(suggested(str(refused))))
 
 
 def suggested(message: str) -> str:
@@ -250,9 +289,9 @@ def suggested(message: str) -> str:
 
 
 @given(
-    available=st.integers(1, 10**13),
-    excess=st.integers(1, 10**15),
-    scale=st.floats(1e-6, 100, allow_subnormal=False),
+    available=st.integers(10**6, 10**13),
+    excess=st.integers(1, 10**13),
+    scale=st.floats(1e-4, 100, allow_subnormal=False),
 )
 def test_the_suggested_scale_is_rounded_down_and_not_by_much(available: int, excess: int, scale: float) -> None:
     needed = available + excess

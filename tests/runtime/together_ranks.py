@@ -231,8 +231,8 @@ def refuse_memory_on_every_rank_of_the_host() -> None:
         host.check_memory(1_000_000_000 + comm.rank * 500_000_000, 1.0)
     except PreflightError as error:
         # 1 + 1.5 + 2 = 4.5 GB; 0.99 × 3 / 4.5 = 0.66
-        assert "3.00 GB" in str(error)
-        assert "4.50 GB" in str(error)
+        assert "3.000 GB" in str(error)
+        assert "4.500 GB" in str(error)
         assert "--scale 0.66 would fit" in str(error)
     else:
         raise AssertionError("4.5 GB do not fit into 3 GB")

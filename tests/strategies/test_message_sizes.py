@@ -9,7 +9,7 @@ from small_worlds import small, small_model
 
 from dlbench.specs import load_gpu, load_model
 from dlbench.strategies import Configuration, configure
-from dlbench.strategies.messages import MessageRow, memory, message_table
+from dlbench.strategies.messages import MessageRow, memory, message_table, smallest
 from dlbench.strategies.ops import Scope
 
 
@@ -145,3 +145,11 @@ def test_the_tables_of_a_hundred_thousand_ranks_take_no_longer_than_those_of_one
         2 * (rest + 4 * 67_108_864),
         2 * (rest + 2 * 67_108_864),
     ]
+
+
+def test_the_smallest_messages_have_an_element_each_and_the_same_programs() -> None:
+    whole = paper("fsdp", "llama3-8b", 32)
+    least = smallest(whole)
+    assert {row.elements for row in message_table(least)} == {1}
+    assert len(least.program(0)) == len(whole.program(0))
+    assert whole.workload.scale == 1.0
