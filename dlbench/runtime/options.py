@@ -8,12 +8,13 @@ from typing import Any
 
 from dlbench.arguments import ArgumentParser, at_least, more_than, path, text
 from dlbench.compute import COMPUTE_MODELS
-from dlbench.compute.precision import GEMM_PRECISIONS, require_cpu_precision, require_no_precision
-from dlbench.errors import OptionError
+from dlbench.compute.precision import GEMM_PRECISIONS, gpu_precision, require_cpu_precision, require_no_precision
+from dlbench.errors import OptionError, UserError
 from dlbench.runtime.config_file import config_arguments
 from dlbench.runtime.request import DEFAULT_CEILING, Delay, RunOptions, RunRequest
 from dlbench.specs import load_gpu, load_model, load_system
 from dlbench.strategies import get_strategy
+from dlbench.strategies.configuration import DEFAULT_DTYPE
 from dlbench.strategies.options import DEFAULT_GPU, add_workload_arguments, workload_options
 
 BACKENDS = ("mpi", "nccl")
@@ -215,7 +216,7 @@ def _request(strategy: str, values: Mapping[str, Any]) -> RunRequest:
         "buffers": values["buffers"] or ("gpu" if values["backend"] == "nccl" else "host"),
     }
     run = RunOptions(**{**options, **settled})
-    _reject_contradictions(run)
+    _reject_contradictions(run, values["dtype"] or DEFAULT_DTYPE)
     return RunRequest(
         strategy=strategy,
         model=load_model(values["model"] or get_strategy(strategy).model),
@@ -225,10 +226,10 @@ def _request(strategy: str, values: Mapping[str, Any]) -> RunRequest:
     )
 
 
-def _reject_contradictions(run: RunOptions) -> None:
+def _reject_contradictions(run: RunOptions, dtype: str) -> None:
     if run.record_ops and run.record is None:
         raise OptionError("--record-ops needs a record; leave out --no-record")
-    _reject_machine(run)
+    _reject_machine(run, dtype)
     if run.max_seconds is not None and run.max_seconds < run.min_seconds:
         raise OptionError(f"--max-seconds {run.max_seconds:g} is less than --min-seconds {run.min_seconds:g}")
     if run.persistent and not run.warmup:
@@ -239,7 +240,7 @@ def _reject_contradictions(run: RunOptions) -> None:
         raise OptionError(f"--max-iterations {run.max_iterations} is less than --iterations {run.iterations}")
 
 
-def _reject_machine(run: RunOptions) -> None:
+def _reject_machine(run: RunOptions, dtype: str) -> None:
     """Raise `OptionError` where backend, buffers and computation do not go together."""
     if run.backend == "nccl" and not run.gpu_messages:
         raise OptionError("--backend nccl: its buffers are in the memory of the GPU; leave out --buffers host")
@@ -247,7 +248,9 @@ def _reject_machine(run: RunOptions) -> None:
         raise OptionError("--persistent is for collectives of MPI; leave it out with --backend nccl")
     if run.compute != "gemm":
         require_no_precision(run.gemm_precision, run.compute)
-    elif not run.uses_gpu:
+    elif run.uses_gpu:
+        gpu_precision(run.gemm_precision, dtype, "cuda")  # which multiplies in all that ROCm multiplies in
+    else:
         require_cpu_precision(run.gemm_precision)
 
 
@@ -264,11 +267,26 @@ def check_request(request: RunRequest, world_size: int) -> None:
 def parse_request(strategy: str, parser: ArgumentParser, argv: Sequence[str]) -> RunRequest:
     """From a command line, over the file of `--config`, to a request.
 
-    Raises `OptionError` or `SpecError`, and SystemExit after `--help`.
+    Raises `OptionError` or `SpecError`, which names the file unless the command line alone is wrong, and SystemExit
+    after `--help`.
     """
     arguments = parser.parse_args(argv)
-    if arguments.config is not None:
-        # A parser of its own: `dlbench run` has options beside those of a run, which no file can set.
-        file = config_arguments(arguments.config, run_parser(parser.prog, strategy))
-        arguments = parser.parse_args([*file, *argv])
-    return _request(strategy, vars(arguments))
+    if arguments.config is None:
+        return _request(strategy, vars(arguments))
+    # A parser of its own: `dlbench run` has options beside those of a run, which no file can set.
+    file = config_arguments(arguments.config, run_parser(parser.prog, strategy))
+    try:
+        return _request(strategy, vars(parser.parse_args([*file, *argv])))
+    except UserError as error:
+        if str(error) == _mistake(strategy, vars(arguments)):
+            raise
+        raise type(error)(f"{arguments.config}: {error}") from None
+
+
+def _mistake(strategy: str, values: Mapping[str, Any]) -> str:
+    """What is wrong with parsed options; empty where nothing is."""
+    try:
+        _request(strategy, values)
+    except UserError as error:
+        return str(error)
+    return ""

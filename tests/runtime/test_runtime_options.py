@@ -251,10 +251,27 @@ def test_a_wrong_command_line_is_answered_in_one_line(argv: list[str], message: 
             ["--gemm-precision=tf32", "--compute=gemm"],
             "--gemm-precision tf32 needs a GPU: on the CPU gemm multiplies in fp32",
         ),
+        (
+            ["--backend=nccl", "--compute=gemm", "--dtype=fp8"],
+            "--compute gemm cannot multiply in fp8: gemmEx, which multiplies, has no fp8; use --gemm-precision bf16",
+        ),
     ],
 )
 def test_a_contradiction_is_refused(argv: list[str], message: str) -> None:
     assert message in complaint(*argv)
+
+
+@pytest.mark.parametrize(
+    "argv",
+    [
+        ["--compute=gemm", "--dtype=fp8"],  # on the CPU, in fp32
+        ["--compute=gemm", "--dtype=fp8", "--backend=nccl", "--gemm-precision=fp16"],
+        ["--compute=gemm", "--backend=nccl"],  # bf16, which only the GPU that is found can refuse
+        ["--compute=spin", "--dtype=fp8"],
+    ],
+)
+def test_messages_of_fp8_are_no_contradiction_where_nothing_multiplies_in_it(argv: list[str]) -> None:
+    assert request(*argv).run.compute in {"gemm", "spin"}
 
 
 def test_messages_are_where_the_backend_has_them_unless_an_option_says_otherwise() -> None:
@@ -430,3 +447,27 @@ def test_a_mistake_on_the_command_line_is_not_blamed_on_the_file(config: Path) -
     config.write_text("iterations: 3\n", encoding="utf-8")
     message = complaint("--config", str(config), "--iterations=0")
     assert str(config) not in message
+
+
+@pytest.mark.parametrize(
+    ("text", "argv", "message"),
+    [
+        ("min-seconds: 9\nmax-seconds: 8", [], "--max-seconds 8 is less than --min-seconds 9"),
+        ("min-seconds: 9", ["--max-seconds=8"], "--max-seconds 8 is less than --min-seconds 9"),
+        ("buffers: host", ["--backend=nccl"], "--backend nccl: its buffers are in the memory of the GPU; leave out"),
+    ],
+)
+def test_a_contradiction_that_needs_the_file_names_it(config: Path, text: str, argv: list[str], message: str) -> None:
+    config.write_text(text, encoding="utf-8")
+    assert complaint("--config", str(config), *argv).startswith(f"{config}: {message}")
+
+
+def test_an_unknown_spec_in_a_file_names_it(config: Path) -> None:
+    config.write_text("gpu: b2000", encoding="utf-8")
+    assert complaint("--config", str(config), kind=SpecError).startswith(f"{config}: unknown gpu 'b2000'")
+
+
+def test_a_contradiction_on_the_command_line_is_not_blamed_on_the_file(config: Path) -> None:
+    config.write_text("iterations: 3\n", encoding="utf-8")
+    argv = ["--min-seconds=9", "--max-seconds=8"]
+    assert complaint("--config", str(config), *argv) == complaint(*argv)
