@@ -181,6 +181,8 @@ class _NewFile:
         self._size = 0
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
+        except FileExistsError:
+            raise RecordError(f"{path.parent} is a file and not a folder; use another name") from None
         except OSError as error:
             raise _cannot("create the folder", path.parent, error) from None
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC

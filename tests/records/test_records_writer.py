@@ -91,6 +91,13 @@ def test_a_folder_that_cannot_be_created_is_named_with_its_cause(tmp_path: Path)
         RecordWriter(tmp_path / "file" / "sub", "run", header())
 
 
+def test_a_file_in_the_place_of_the_folder_is_called_a_file(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(RecordError) as error:
+        RecordWriter(tmp_path / "file", "run", header())
+    assert str(error.value) == f"{tmp_path}/file is a file and not a folder; use another name"
+
+
 def test_a_forbidden_folder_is_named_with_its_cause(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object) -> int:
         raise PermissionError(13, "Permission denied")
