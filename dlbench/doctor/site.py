@@ -84,7 +84,8 @@ async def pmi(prober: Prober, mpi: Finding) -> Finding:
         found = "no srun; mpiexec connects its ranks itself"
         return Finding(state="unknown", found=found, note=started, facts=facts)
     if not offered:
-        found = f"srun --mpi=list {listed.complaint or 'lists nothing'}"
+        silence = "says nothing that dlbench understands" if listed.out + listed.err else "lists nothing"
+        found = f"srun --mpi=list {listed.complaint or silence}"
         return Finding(state="broken", found=found, note=started, facts=facts)
     found = f"srun offers {', '.join(offered)}" + (f"; {family.name} needs {needed}" if family else "")
     if needed and not any(name == needed or name.startswith(f"{needed}_v") for name in offered):
@@ -94,9 +95,14 @@ async def pmi(prober: Prober, mpi: Finding) -> Finding:
 
 
 def mpi_types(text: str) -> list[str]:
-    """Types in what `srun --mpi=list` prints, which differs by version: after a colon, behind `srun:` or by itself."""
-    lines = (line.removeprefix("srun: ").strip() for line in text.splitlines())
-    words = (line.rpartition("available:")[2] for line in lines if not line.endswith("..."))
+    """Types in what `srun --mpi=list` prints; none where it has no heading such as `MPI plugin types are...`.
+
+    Below it, by version, each stands by itself, behind `srun:` or behind `mpi/`; numbered ones also after a colon.
+    """
+    heading, _, listed = text.partition("types are...\n")
+    if not re.fullmatch(r"(?:srun: )?MPI (?:plugin )?", heading.rpartition("\n")[2]):
+        return []
+    words = (line.removeprefix("srun: ").rpartition("available:")[2] for line in listed.splitlines())
     names = (name.strip().removeprefix("mpi/") for line in words for name in line.split(","))
     return list(dict.fromkeys(name for name in names if re.fullmatch(r"[a-z][a-z0-9_]*", name)))
 

@@ -117,7 +117,11 @@ def test_a_cluster_without_partitions_serves_nobody() -> None:
         (OF_22_05, ["pmix", "none", "cray_shasta", "pmi2", "pmix_v4"]),
         (OF_20_02, ["none", "pmi2", "pmix"]),
         (OF_17_02, ["none", "pmi2"]),
+        (f"srun: loaded\n{OF_20_02}", ["none", "pmi2", "pmix"]),
         ("\x00\xff", []),
+        ("k, i, w, b, o\n", []),
+        ("pmi2\npmix\n", []),
+        ("these types are...\npmix\n", []),
         ("", []),
     ],
 )
@@ -155,6 +159,7 @@ def test_an_srun_that_fails_is_broken() -> None:
     assert found.found == "srun --mpi=list ends with exit code 1: Could not establish a configuration source"
     assert found.facts["offered"] == []
     assert pmi(MPICH, "").found == "srun --mpi=list lists nothing"
+    assert pmi(MPICH, "k, i, w\n").found == "srun --mpi=list says nothing that dlbench understands"
 
 
 def test_without_a_library_nothing_is_needed_of_srun() -> None:
