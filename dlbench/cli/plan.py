@@ -11,7 +11,7 @@ import typer
 
 from dlbench.arguments import ArgumentParser, path, text
 from dlbench.cli.forwarding import add_command
-from dlbench.cli.plan_options import add_plan_arguments, design_plan, plan_request, run_options
+from dlbench.cli.plan_options import add_plan_arguments, design_plan, options_of_runs, plan_request, run_options
 from dlbench.cli.specs import print_table
 from dlbench.errors import one_line
 from dlbench.quantities import significant
@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 HELP = "Design a set of experiments: which jobs run together, how large, and on which nodes."
 EPILOG = """Every pair of mixture entropy and locality that the machine allows is covered alike; the others are named.
 Node-hours are those until the timeout of every experiment: by the roofline four minutes, or longer for slow jobs.
-Options of 'dlbench run' such as --iterations or --scale become those of every job.
+
+{options}
 
 examples:
   dlbench plan --system leonardo --pattern tier --gpus 2040 -o plan.yaml
@@ -43,6 +44,7 @@ def register(app: typer.Typer) -> None:
 
 def plan(argv: Sequence[str]) -> None:
     """Design, print and, with `--output`, write. Raises `UserError`."""
+    from dlbench.slurm.job_arguments import check_plan  # noqa: PLC0415 - it loads what runs are checked with
     from dlbench.specs import load_system  # noqa: PLC0415 - YAML
 
     parser = _parser()
@@ -50,6 +52,7 @@ def plan(argv: Sequence[str]) -> None:
     system = load_system(arguments.system)
     request = plan_request(arguments, system, run_options(others, parser))
     found = design_plan(request, system, arguments.partition)
+    check_plan(found, Path())
     if arguments.output is not None:  # before the table, whose reader may have enough of it
         from dlbench.allocators.experiment import write_plan  # noqa: PLC0415
 
@@ -60,11 +63,12 @@ def plan(argv: Sequence[str]) -> None:
 
 
 def _parser() -> ArgumentParser:
-    parser = ArgumentParser(prog="dlbench plan", description=HELP, epilog=EPILOG)
+    parser = ArgumentParser(prog="dlbench plan", description=HELP)
     add_plan_arguments(parser)
     parser.add_argument("--partition", type=text, metavar="NAME", help="of a live cluster (default: the system's)")
     parser.add_argument("-o", "--output", type=_file, metavar="FILE", help="write the plan: .yaml or .json")
     parser.set_defaults(launcher="auto")
+    parser.epilog = EPILOG.format(options=options_of_runs(parser))
     return parser
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import textwrap
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -107,6 +108,28 @@ def _absolute(name_or_path: str | None, *, is_path: bool = False) -> str | None:
 
 def run_options(argv: Sequence[str], own: ArgumentParser) -> dict[str, Any]:
     """The options of runs that were given, by their long names. Raises `OptionError` for any other argument."""
+    parser = _parser_of_runs(own)
+    if unknown := parser.parse_known_args(argv)[1]:
+        own.error(own.explain_unknown(unknown[0], parser))
+    options = {name.replace("_", "-"): value for name, value in vars(parser.parse_args(argv)).items()}
+    for name in options:
+        if name in _OF_THE_PLAN:
+            raise OptionError(f"--{name}: the plan says this of every job; leave it out")
+    return {name: _absolute(value) if name == "gpu" else value for name, value in options.items()}
+
+
+def options_of_runs(own: ArgumentParser) -> str:
+    """What the help of a command with these options of its own says of those of the runs."""
+    actions = [action for action in _parser_of_runs(own)._actions if action.dest.replace("_", "-") not in _OF_THE_PLAN]
+    names = [name for action in actions if not own.find(name := action.option_strings[0])]
+    text = (
+        f"Of the options of a run ('python -m dlbench.dp --help'), these become those of every job: {', '.join(names)}."
+    )
+    return textwrap.fill(text, 100, break_on_hyphens=False)
+
+
+def _parser_of_runs(own: ArgumentParser) -> ArgumentParser:
+    """Every option of a run of any strategy, without defaults."""
     from dlbench.runtime.options import add_run_arguments  # noqa: PLC0415
     from dlbench.strategies.options import add_workload_arguments  # noqa: PLC0415
 
@@ -115,13 +138,7 @@ def run_options(argv: Sequence[str], own: ArgumentParser) -> dict[str, Any]:
     add_run_arguments(parser)
     for action in parser._actions:
         action.default = argparse.SUPPRESS
-    if unknown := parser.parse_known_args(argv)[1]:
-        own.error(own.explain_unknown(unknown[0], parser))
-    options = {name.replace("_", "-"): value for name, value in vars(parser.parse_args(argv)).items()}
-    for name in options:
-        if name in _OF_THE_PLAN:
-            raise OptionError(f"--{name}: the plan says this of every job; leave it out")
-    return {name: _absolute(value) if name == "gpu" else value for name, value in options.items()}
+    return parser
 
 
 def design_plan(request: Request, system: SystemSpec, partition: str | None, reservation: str | None = None) -> Plan:

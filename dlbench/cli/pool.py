@@ -48,7 +48,7 @@ def register(app: typer.Typer) -> None:
 def pool(argv: Sequence[str]) -> int:
     """Run what the command line asks for; exit code. Raises `UserError` where it cannot be run."""
     from dlbench.slurm.job_launchers import job_launcher  # noqa: PLC0415 - it loads all that a run is checked with
-    from dlbench.slurm.pool import Policy, Pool  # noqa: PLC0415
+    from dlbench.slurm.pool import Policy, Pool, default_extension  # noqa: PLC0415
     from dlbench.slurm.pool_jobs import LOGS, load_experiment  # noqa: PLC0415
 
     arguments = _parser().parse_args(argv)
@@ -58,7 +58,7 @@ def pool(argv: Sequence[str]) -> int:
         arguments.launcher, os.environ, ranks=experiment.ranks, srun_flags=experiment.srun_flags, scratch=scratch
     )
     timeout = experiment.timeout_seconds if arguments.timeout is None else arguments.timeout
-    extension = timeout if arguments.extension is None else arguments.extension
+    extension = default_extension(timeout) if arguments.extension is None else arguments.extension
     policy = Policy(timeout=timeout, extension=extension, grace=arguments.grace, respawns=arguments.respawns)
     progress = _Progress(sys.stderr if arguments.json else sys.stdout)
     ended = Pool(experiment, launcher, policy, progress).run()
@@ -89,7 +89,7 @@ def _parser() -> ArgumentParser:
         "--extension",
         type=at_least(0.0),
         metavar="S",
-        help="longest wait after that until every job has completed once (default: as long as the timeout)",
+        help="longest wait after that until every job has completed once (default: as long again, and at least 60)",
     )
     parser.add_argument(
         "--grace",

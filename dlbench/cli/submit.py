@@ -13,7 +13,7 @@ import typer
 
 from dlbench.arguments import ArgumentParser, path, text
 from dlbench.cli.forwarding import add_command
-from dlbench.cli.plan_options import add_plan_arguments, design_plan, plan_request, run_options
+from dlbench.cli.plan_options import add_plan_arguments, design_plan, options_of_runs, plan_request, run_options
 from dlbench.cli.status import show
 from dlbench.errors import one_line
 
@@ -23,8 +23,7 @@ if TYPE_CHECKING:
     from dlbench.specs import SystemSpec
 
 HELP = "Design a set of experiments, place it, and submit what is missing of it."
-EPILOG = """All options of 'dlbench run' that say how a run is measured are handed to every job: --iterations, --scale,
---time-scale, --until-ci, --dtype, …
+EPILOG = """{options}
 
 Account, reservation, qos, partition, time, environment and setup come from the first of: the option, --config FILE,
 ~/.config/dlbench/site.yaml, the environment (DLBENCH_ACCOUNT, …). The files are YAML with these names as keys.
@@ -58,6 +57,7 @@ def submit(argv: Sequence[str]) -> int:
         make_folder,
         start_campaign,
     )
+    from dlbench.slurm.job_arguments import check_plan  # noqa: PLC0415
     from dlbench.slurm.planning import is_here  # noqa: PLC0415
     from dlbench.slurm.settings import NAMES, load_settings  # noqa: PLC0415
     from dlbench.specs import load_system  # noqa: PLC0415
@@ -71,6 +71,7 @@ def submit(argv: Sequence[str]) -> int:
     folder = arguments.output or Path(f"campaign-{system.name}-{request.pattern}-s{request.seed}")
     campaign = find_campaign(folder, request)
     plan = campaign.plan if campaign else design_plan(request, system, settings.partition, settings.reservation)
+    check_plan(plan, folder, campaign.plan_file if campaign else None)
     if not is_here(system):
         _check(campaign or Campaign(folder, request, plan), system, settings, arguments)
     make_folder(folder)
@@ -153,7 +154,7 @@ def _draft(campaign: Campaign, system: SystemSpec, settings: SiteSettings) -> No
 def _parser() -> ArgumentParser:
     from dlbench.slurm.job_launchers import LAUNCHERS  # noqa: PLC0415 - it loads what runs are checked with
 
-    parser = ArgumentParser(prog="dlbench submit", description=HELP, epilog=_epilog())
+    parser = ArgumentParser(prog="dlbench submit", description=HELP)
     add_plan_arguments(parser)
     _add_site(parser)
     how = parser.add_argument_group("how to submit")
@@ -163,14 +164,15 @@ def _parser() -> ArgumentParser:
     how.add_argument("--again", action="store_true", help="also what is incomplete: a job of it never completed")
     how.add_argument("--dry-run", action="store_true", help="write plan and scripts, submit nothing; needs no account")
     how.add_argument("--launcher", choices=("auto", *LAUNCHERS), default="auto", help="of the jobs (default auto)")
+    parser.epilog = EPILOG.format(options=options_of_runs(parser), small=_small())
     return parser
 
 
-def _epilog() -> str:
+def _small() -> str:
     from dlbench.slurm.planning import LOCAL_GPUS, LOCAL_OPTIONS, LOCAL_TIMEOUT  # noqa: PLC0415
 
     options = " ".join(f"--{name} {value:g}" for name, value in LOCAL_OPTIONS.items())
-    return EPILOG.format(small=f"--gpus {LOCAL_GPUS} --timeout {LOCAL_TIMEOUT} {options}")
+    return f"--gpus {LOCAL_GPUS} --timeout {LOCAL_TIMEOUT} {options}"
 
 
 def _add_site(parser: ArgumentParser) -> None:

@@ -6,6 +6,7 @@
 - `NAME/experiment.yaml`: the plan of one experiment, which the pool reads
 - `NAME/job.sh`: its batch script, and `slurm-ID.out` what that printed
 - `NAME/results`, `NAME/logs` and `NAME/pool.log`: what the pool writes
+- `NAME/pool.err`: what a pool on this machine has said on standard error
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ PLAN_FILES = ("plan.yaml", "plan.json")
 """The latter where the plan is too large for YAML."""
 SUBMISSIONS_FILE = "submissions.log"
 SCRIPT_FILE = "job.sh"
+POOL_ERRORS = "pool.err"
 LOCK_FILE = ".lock"
 _LOCK_TRIES, _LOCK_SECONDS = 5, 0.1
 """A look at the lock holds it for a moment, which must not fail a submission."""
@@ -98,6 +100,11 @@ class Campaign:
     folder: Path
     request: Request
     plan: Plan
+
+    @property
+    def plan_file(self) -> Path:
+        """Where the plan is."""
+        return _plan_file(self.folder)
 
     def folder_of(self, experiment: Experiment) -> Path:
         """Folder of an experiment."""
@@ -176,8 +183,12 @@ def open_campaign(folder: Path) -> Campaign:
     request = folder / REQUEST_FILE
     if not request.exists():
         raise UserError(f"{folder}: is no campaign, it has no {REQUEST_FILE}; name the folder of 'dlbench submit'")
+    return Campaign(folder, read(request, Request), read_plan(_plan_file(folder)))
+
+
+def _plan_file(folder: Path) -> Path:
     small, large = (folder / name for name in PLAN_FILES)
-    return Campaign(folder, read(request, Request), read_plan(large if large.exists() else small))
+    return large if large.exists() else small
 
 
 def _write_request(path: Path, request: Request) -> None:

@@ -18,8 +18,9 @@ from types import FrameType
 from uuid import uuid4
 
 from dlbench.errors import DlbenchError, PreflightError, RunError
+from dlbench.slurm.job_arguments import RESULTS
 from dlbench.slurm.job_launchers import JobLauncher, Ranks
-from dlbench.slurm.pool_jobs import LOGS, RESULTS, PoolExperiment, PoolJob
+from dlbench.slurm.pool_jobs import LOGS, PoolExperiment, PoolJob
 from dlbench.slurm.pool_log import (
     LOG_NAME,
     Ended,
@@ -43,6 +44,8 @@ _USER_ERROR = 2
 _LOOK_SECONDS = 0.1
 _SECONDS_AFTER_FAILURE = 1.0
 """A failed job waits so long, times its failures in a row, before it is started again."""
+_LEAST_EXTENSION_SECONDS = 60
+"""A run takes seconds to start, and on a busy machine tens of them, however short the timeout is."""
 _KILL_SECONDS = 10.0
 """How long what was killed may take to be gone."""
 
@@ -61,6 +64,11 @@ class Policy:
     """How long runs may take to end in peace."""
     respawns: int
     """How often in a row a job that fails is started again."""
+
+
+def default_extension(timeout_seconds: float) -> float:
+    """Seconds of the extension unless it is told otherwise: as long again as the timeout, and at least a minute."""
+    return max(timeout_seconds, _LEAST_EXTENSION_SECONDS)
 
 
 @dataclass(slots=True)

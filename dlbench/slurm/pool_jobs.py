@@ -2,33 +2,23 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import msgspec
-
 from dlbench.allocators.achieved import achieved
 from dlbench.allocators.experiment import Experiment, Job, Plan, read_plan
-from dlbench.errors import DlbenchError, OptionError, PreflightError, RunError, SpecError, UserError
-from dlbench.runtime.config_file import mapping_arguments
-from dlbench.runtime.options import check_request, parse_request, run_parser
-from dlbench.runtime.request import RunRequest
+from dlbench.errors import OptionError, PreflightError, RunError, SpecError, UserError
+from dlbench.slurm.job_arguments import JobArguments, find_system, seed_option
 from dlbench.slurm.launchers import blas_threads
 from dlbench.slurm.steps import SlurmJob, slurm_output
 from dlbench.slurm.topology_conf import parse_topology
-from dlbench.specs import SystemSpec, load_system
+from dlbench.specs import SystemSpec
 
 EXPERIMENT_FILE = "experiment.yaml"
-RESULTS = "results"
 LOGS = "logs"
-_GRACE_SHARE = 0.8
-"""Part of the pool's grace in which a run must finish its iteration; in the rest it ends."""
-_OF_THE_POOL = ("model", "record", "experiment", "job", "placement", "concurrent-jobs")
-"""Options by which the pool and the analysis find the records of a job, and what is beside it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,9 +39,8 @@ class PoolJob:
     environment: Mapping[str, str]
 
     def program(self, attempt: int) -> list[str]:
-        """Command line of a rank; every attempt has a seed of its own, from the job's upwards."""
-        seed = f"--seed={self.seed + attempt - 1}"
-        return [sys.executable, "-m", f"dlbench.{self.strategy}", *self.options, seed]
+        """Command line of a rank in an attempt, counted from 1."""
+        return [sys.executable, "-m", f"dlbench.{self.strategy}", *self.options, seed_option(self.seed, attempt)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,33 +63,23 @@ class PoolExperiment:
 def load_experiment(folder: Path, environment: Mapping[str, str], grace_seconds: float) -> PoolExperiment:
     """The experiment in a folder, its nodes in this allocation, and its jobs checked: each can be run.
 
-    Raises `UserError` with the job that is wrong.
+    Raises `UserError` with the file and the job that is wrong.
     """
     plan = read_plan(folder / EXPERIMENT_FILE)
     if len(plan.experiments) != 1:
         raise SpecError(f"{folder / EXPERIMENT_FILE}: expected one experiment, found {len(plan.experiments)}")
     (experiment,) = plan.experiments
-    system = _system(plan.system)
+    system = find_system(plan.system)
     scheduler = system.scheduler if system else None
-    preparation = _Preparation(
-        plan, experiment, plan.system if system else "", str(folder / RESULTS), f"{_GRACE_SHARE * grace_seconds:g}"
-    )
+    arguments = JobArguments(plan, experiment, folder, grace_seconds)
     placed = _placed(plan, experiment, system, SlurmJob.of(environment))
     return PoolExperiment(
         name=experiment.name,
         folder=folder,
         timeout_seconds=experiment.timeout_seconds,
-        jobs=tuple(preparation.job(job, nodes, placement) for job, nodes, placement in placed),
+        jobs=tuple(_job(arguments, *one) for one in placed),
         srun_flags=scheduler.srun_flags if scheduler else (),
     )
-
-
-def _system(name: str) -> SystemSpec | None:
-    """The system of a plan; None where the plan was made for the topology in a file."""
-    try:
-        return load_system(name)
-    except SpecError:
-        return None
 
 
 Placed = tuple[Job, tuple[str, ...], str]
@@ -154,60 +133,23 @@ def _achieved(dealt: Sequence[tuple[str, ...]], gpus_per_node: int) -> list[str]
         return [""] * len(dealt)
 
 
-def _experiment_id(plan: Plan, experiment: Experiment) -> str:
-    """Name of the experiment in its records: another set has a `mix-000` too, and must not pass for the same."""
-    content = msgspec.json.encode((plan.system, plan.mode, experiment))
-    return f"{experiment.name}-{hashlib.sha256(content).hexdigest()[:8]}"
-
-
-@dataclass(frozen=True, slots=True)
-class _Preparation:
-    """What the jobs of an experiment have in common."""
-
-    plan: Plan
-    experiment: Experiment
-    system: str
-    results: str
-    grace: str
-
-    def job(self, job: Job, nodes: tuple[str, ...], placement: str) -> PoolJob:
-        """The job with its command line. Raises `UserError` for one that no rank would accept."""
-        try:
-            options, request = self._options(job, placement)
-            check_request(request, job.gpus)
-        except DlbenchError as error:
-            raise OptionError(f"job {job.name}: {error}") from None
-        gemm = request.run.compute == "gemm" and "OMP_NUM_THREADS" not in os.environ
-        per_node = min(job.gpus, self.plan.gpus_per_node)
-        beside = per_node if nodes else sum(self.experiment.pattern)
-        return PoolJob(
-            name=job.name,
-            strategy=job.strategy,
-            gpus=job.gpus,
-            per_node=per_node,
-            nodes=nodes,
-            placement=placement,
-            seed=job.seed,
-            options=tuple(options),
-            environment=blas_threads(beside) if gemm else {},
-        )
-
-    def _options(self, job: Job, placement: str) -> tuple[list[str], RunRequest]:
-        """The options of every run of the job, where its own win, and what they ask for."""
-        for name in _OF_THE_POOL:
-            if name in job.options:
-                raise OptionError(f"options: {name} is set by the pool for every run; leave it out")
-        parser = run_parser(f"dlbench.{job.strategy}", job.strategy)
-        given = {
-            "model": job.model,
-            "record": self.results,
-            "experiment": _experiment_id(self.plan, self.experiment),
-            "job": job.name,
-            "placement": placement or None,
-            "concurrent-jobs": len(self.experiment.jobs),
-            "system": self.system or None,
-            "label": {"mode": self.plan.mode},
-            "grace": self.grace,
-        }
-        options = [*mapping_arguments(given, parser), *mapping_arguments(job.options, parser)]
-        return options, parse_request(job.strategy, parser, options)
+def _job(arguments: JobArguments, job: Job, nodes: tuple[str, ...], placement: str) -> PoolJob:
+    """The job with its command line. Raises `OptionError` for one that no rank would accept."""
+    try:
+        options, request = arguments.of(job, placement)
+    except UserError as error:
+        raise OptionError(f"{arguments.folder / EXPERIMENT_FILE}: job {job.name}: {error}") from None
+    gemm = request.run.compute == "gemm" and "OMP_NUM_THREADS" not in os.environ
+    per_node = min(job.gpus, arguments.plan.gpus_per_node)
+    beside = per_node if nodes else sum(arguments.experiment.pattern)
+    return PoolJob(
+        name=job.name,
+        strategy=job.strategy,
+        gpus=job.gpus,
+        per_node=per_node,
+        nodes=nodes,
+        placement=placement,
+        seed=job.seed,
+        options=tuple(options),
+        environment=blas_threads(beside) if gemm else {},
+    )

@@ -20,6 +20,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined, TemplateNotFound
 from dlbench.allocators.experiment import Experiment
 from dlbench.errors import OptionError, SpecError, one_line
 from dlbench.slurm.hostlist import compress
+from dlbench.slurm.pool import default_extension
 from dlbench.slurm.settings import SiteSettings, missing, require
 from dlbench.specs import SystemSpec
 from dlbench.specs.system import Scheduler
@@ -123,7 +124,8 @@ def _directives(script: Script, scheduler: Scheduler) -> dict[str, str | None]:
 
 def _time(experiment: Experiment, settings: SiteSettings) -> str:
     """Limit of the job. Raises `OptionError` for one that ends before the experiment."""
-    needed = 2 * experiment.timeout_seconds + START_SECONDS + END_SECONDS  # the pool may extend it by as much again
+    pool = experiment.timeout_seconds + default_extension(experiment.timeout_seconds)
+    needed = math.ceil(pool + START_SECONDS + END_SECONDS)
     if settings.time is None:
         minutes = math.ceil(needed / 60)
         return f"{minutes // 60:02}:{minutes % 60:02}:00"

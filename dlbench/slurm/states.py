@@ -13,10 +13,10 @@ from typing import NamedTuple
 
 from dlbench.allocators.experiment import Experiment
 from dlbench.errors import RunError, UserError
-from dlbench.slurm.campaign import LOCAL, Campaign, Submission, submitter
-from dlbench.slurm.pool_jobs import RESULTS
+from dlbench.slurm.campaign import LOCAL, POOL_ERRORS, Campaign, Submission, submitter
+from dlbench.slurm.job_arguments import RESULTS
 from dlbench.slurm.pool_log import LOG_NAME, Ended, Event, PoolEnded, PoolStarted, read_pool_log, unended
-from dlbench.slurm.pool_runs import Records, last_lines
+from dlbench.slurm.pool_runs import Records, last_lines, said
 from dlbench.slurm.steps import slurm_output
 
 
@@ -30,7 +30,7 @@ class State(StrEnum):
     INCOMPLETE = "incomplete"
     """It ran, but a job was given up or never completed."""
     FAILED = "failed"
-    """It ended without a single measured iteration, or SLURM ended it."""
+    """It ended without a single measured iteration, its pool refused it, or SLURM ended it."""
     CANCELLED = "cancelled"
     LOST = "lost"
     """SLURM does not know it any more, and its pool has not said how it ended."""
@@ -143,17 +143,23 @@ def _judge(submission: Submission, events: Sequence[Event], queued: Queued | Non
         return state, "is being cancelled" if cancelled else queued.reason
     if cancelled or (queued is not None and queued.state == "CANCELLED"):
         return State.CANCELLED, ""
+    begun = _started(events, submission) is not None
+    if submission.job_id == LOCAL:
+        return _gone_here(said(folder / POOL_ERRORS), begun=begun)
     words = last_lines(folder / f"slurm-{submission.job_id}.out").rpartition("\n")[2]
     if queued is not None:
         return State.FAILED, f"{queued.state}: {words or queued.reason}"
-    gone = _gone(submission, begun=_started(events, submission) is not None)
+    gone = f"its SLURM job is gone, and its pool has not {'ended' if begun else 'begun'}"
     return State.LOST, f"{gone}: {words}" if words else gone
 
 
-def _gone(submission: Submission, *, begun: bool) -> str:
-    if submission.job_id == LOCAL:
-        return "its pool was killed" if begun else "its submitter is gone, and its pool has not begun"
-    return f"its SLURM job is gone, and its pool has not {'ended' if begun else 'begun'}"
+def _gone_here(refusal: str, *, begun: bool) -> tuple[State, str]:
+    """What it means that no pool runs here; `refusal` is what the last one has said on standard error."""
+    if begun:
+        return State.LOST, "its pool was killed"
+    if refusal:
+        return State.FAILED, f"its pool has not begun: {refusal}"
+    return State.LOST, "its submitter is gone, and its pool has not begun"
 
 
 def _outcome(ended: PoolEnded) -> tuple[State, str]:

@@ -11,11 +11,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
+from typing import IO
 
 from dlbench.allocators.experiment import Experiment
 from dlbench.errors import DlbenchError, OptionError, RunError, UserError
 from dlbench.quantities import counted
-from dlbench.slurm.campaign import LOCAL, SCRIPT_FILE, Campaign, submitter
+from dlbench.slurm.campaign import LOCAL, POOL_ERRORS, SCRIPT_FILE, Campaign, submitter
 from dlbench.slurm.pool_log import LOG_NAME, read_pool_log, unended
 from dlbench.slurm.processes import MARK_VARIABLE, kill_marked, marked
 from dlbench.slurm.render import Script, render
@@ -132,8 +133,12 @@ def run_here(campaign: Campaign, experiments: Sequence[Experiment], report: Repo
             jobs = counted(len(experiment.jobs), "job")
             report(f"[{index}/{len(experiments)}] {experiment.name}: {experiment.kind}, {jobs}")
             folder = campaign.write_experiment(experiment)
-            campaign.note("submitted", experiment.name, LOCAL)
-            failed |= signals.run(_pool(folder, campaign.request.launcher), mark=_mark(folder)) != 0
+            command = _pool(folder, campaign.request.launcher)
+            with (folder / POOL_ERRORS).open("w+", encoding="utf-8", errors="replace") as errors:
+                campaign.note("submitted", experiment.name, LOCAL)
+                failed |= signals.run(command, mark=_mark(folder), errors=errors) != 0
+                errors.seek(0)
+                print(end=errors.read(), file=sys.stderr)
             # What a pool that was killed has left would run beside the next experiment.
             kill_marked(unended(read_pool_log(folder / LOG_NAME)))
         if signals.received:
@@ -212,13 +217,17 @@ class _Signals:
         self.received: list[int] = []
         self._process: subprocess.Popen[bytes] | None = None
 
-    def run(self, command: Sequence[str], mark: str) -> int:
-        """Exit code of the command, which has a session of its own: Ctrl-C reaches it once, from here."""
+    def run(self, command: Sequence[str], mark: str, errors: IO[str]) -> int:
+        """Exit code of the command, whose standard error goes to a file.
+
+        It has a session of its own: Ctrl-C reaches it once, from here.
+        """
         sys.stdout.flush()
         try:
             self._process = subprocess.Popen(
                 command,
                 stdin=subprocess.DEVNULL,
+                stderr=errors,
                 start_new_session=True,
                 pass_fds=(self._lock,),
                 env={**os.environ, MARK_VARIABLE: mark},

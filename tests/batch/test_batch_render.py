@@ -199,6 +199,13 @@ def test_a_system_without_a_scheduler_has_no_script() -> None:
         script("nvl72")
 
 
+@pytest.mark.parametrize(("timeout", "limit"), [(10, "00:14:00"), (61, "00:15:00"), (3600, "02:12:00")])
+def test_the_limit_has_room_for_an_extension_of_a_minute_or_as_long_again(timeout: int, limit: str) -> None:
+    # 10 + 60, 61 + 61 and 3600 + 3600 s, each with 600 s to start and 120 s to end: 790, 842 and 7920 s.
+    experiment = msgspec.structs.replace(TWO_JOBS, timeout_seconds=timeout)
+    assert directives(script(experiment=experiment))["time"] == limit
+
+
 def test_a_limit_that_ends_before_the_experiment_is_refused() -> None:
     with pytest.raises(OptionError) as error:
         script(site=msgspec.structs.replace(SITE, time="5:00"))

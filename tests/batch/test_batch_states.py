@@ -166,6 +166,15 @@ def test_one_that_runs_here_runs_as_long_as_its_submitter(campaign: Campaign, sl
     assert slurm.calls("squeue") == []
 
 
+def test_a_pool_that_refused_to_begin_here_says_why(campaign: Campaign) -> None:
+    campaign.note("submitted", "mix-000", LOCAL)
+    campaign.write_experiment(campaign.plan.experiments[0])
+    (campaign.folder / "mix-000/pool.err").write_text("some library's warning\ndlbench: job j000: no such model\n")
+    assert mix(campaign) == (State.FAILED, "its pool has not begun: job j000: no such model")
+    log(campaign, "mix-000", begun(""))
+    assert mix(campaign) == (State.LOST, "its pool was killed")
+
+
 def test_of_those_that_run_here_only_the_last_one_runs(campaign: Campaign) -> None:
     campaign.note("submitted", "mix-000", LOCAL)
     log(campaign, "mix-000", begun(""))  # its pool is killed, and the submitter goes on

@@ -249,6 +249,19 @@ def test_experiments_run_here_one_after_the_other(campaign: Campaign, monkeypatc
     assert jobs(campaign) == {"mix-000": LOCAL, "alone-000": LOCAL}
 
 
+def test_a_pool_that_refuses_is_heard_and_its_experiment_has_failed_with_the_reason(
+    campaign: Campaign, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    program = "import sys; sys.exit('dlbench: no launcher here' if 'mix' in sys.argv[1] else 0)"
+    monkeypatch.setattr(module, "_pool", lambda folder, _: [sys.executable, "-c", program, str(folder)])
+    with locked(campaign.folder) as lock:
+        assert run_here(campaign, campaign.plan.experiments, str, lock) == 1
+    assert capfd.readouterr().err == "dlbench: no launcher here\n"
+    status = survey(campaign)[0]
+    assert (status.state, status.reason) == (State.FAILED, "its pool has not begun: no launcher here")
+    assert [experiment.name for experiment in missing(campaign)] == ["mix-000", "alone-000"]
+
+
 _STOPPED = """
 import sys
 from pathlib import Path

@@ -169,6 +169,14 @@ def test_this_machine_has_plans_too(dlbench: Any) -> None:
             "unknown option --experimens, did you mean --experiments?",
         ),
         ((*MACHINE, "--pattern", "tier", "--utilisation", "0.8-1"), "--utilisation 0.8-1: expected LOW:HIGH such as"),
+        (
+            (*MACHINE, "--pattern", "tier", "--backend", "nccl", "--buffers", "host", "-o", "plan.yaml"),
+            "experiment mix-000, job j000: --backend nccl: its buffers are in the memory of the GPU; leave out",
+        ),
+        (
+            (*MACHINE, "--pattern", "tier", "--gemm-precision", "bf16"),
+            "experiment mix-000, job j000: --gemm-precision has no meaning with --compute sleep; use --compute gemm",
+        ),
         ((*MACHINE, "--pattern", "tier", "--record", "x"), "--record: the plan says this of every job; leave it out"),
     ],
 )
@@ -179,3 +187,11 @@ def test_what_cannot_be_planned_is_refused_in_a_line(
     assert code == 2
     assert err.startswith(f"dlbench: {message.format(here=tmp_path)}"), err
     assert err.count("\n") == 1
+    assert not (tmp_path / "plan.yaml").exists()
+
+
+def test_the_help_names_the_options_of_a_run_that_it_takes_and_no_other(dlbench: Any) -> None:
+    _, out, _ = dlbench("--help")
+    named = " ".join(out.split()).partition("these become those of every job: ")[2].partition(".")[0].split(", ")
+    assert {"--gpu", "--dtype", "--pp", "--scale", "--iterations", "--until-ci", "--backend", "--check"} <= set(named)
+    assert set(named) & {"--model", "--record", "--json", "--config", "--help", "--seed", "--timeout"} == set()

@@ -158,6 +158,8 @@ def test_the_plan_says_the_timeout_unless_the_command_does(run: Command, played:
     run(str(tmp_path), "--timeout=60", "--grace=5", "--respawns=0")
     policy = played.policy
     assert (policy.timeout, policy.extension, policy.grace, policy.respawns) == (60, 60, 5, 0)
+    run(str(tmp_path), "--timeout=10")
+    assert played.policy.extension == 60
     run(str(tmp_path), "--extension=0")
     assert played.policy.extension == 0
 
@@ -183,6 +185,15 @@ def test_a_folder_without_an_experiment_is_one_line(run: Command, tmp_path: Path
     assert code == 2
     assert "none/experiment.yaml" in err
     assert err.count("\n") == 1
+
+
+def test_a_job_that_no_rank_would_accept_is_one_line_and_nothing_is_written(run: Command, tmp_path: Path) -> None:
+    plan = tmp_path / "experiment.yaml"
+    plan.write_text(plan.read_text().replace("options: {}", 'options: {"backend": "nccl", "buffers": "host"}'))
+    code, _, err = run(str(tmp_path))
+    assert code == 2
+    assert err.startswith(f"dlbench: {plan}: job a: --backend nccl: its buffers are in the memory of the GPU")
+    assert list(tmp_path.iterdir()) == [plan]
 
 
 def test_an_unknown_launcher_is_one_line(run: Command, tmp_path: Path) -> None:

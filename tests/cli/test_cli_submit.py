@@ -148,6 +148,40 @@ def test_one_seed_gives_the_same_files_byte_for_byte(dlbench: Any, slurm: Slurm)
     assert (job.options["persistent"], job.options["scale"]) == (True, 0.5)
 
 
+REFUSED = (
+    (("--backend=nccl", "--persistent"), "--persistent is for collectives of MPI; leave it out with --backend nccl"),
+    (
+        ("--backend=nccl", "--compute=gemm", "--dtype=fp8", "--gpu=h100"),
+        "--compute gemm cannot multiply in fp8: gemmEx, which ",
+    ),
+)
+
+
+@pytest.mark.parametrize("dry", [(), ("--dry-run",)])
+@pytest.mark.parametrize(("options", "message"), REFUSED)
+def test_what_the_ranks_would_refuse_is_not_submitted(
+    dlbench: Any, slurm: Slurm, options: tuple[str, ...], message: str, dry: tuple[str, ...]
+) -> None:
+    told = complaint(dlbench(*LEONARDO, *SITE, *options, *dry))
+    assert told.startswith(f"experiment mix-000, job j000: {message}")
+    assert not Path("c").exists()
+    assert slurm.calls("sbatch") == []
+
+
+@pytest.mark.parametrize("dry", [(), ("--dry-run",)])
+def test_a_plan_that_was_changed_by_hand_is_checked_before_it_is_submitted(
+    dlbench: Any, slurm: Slurm, dry: tuple[str, ...]
+) -> None:
+    dlbench(*LEONARDO, *SITE, "--dry-run")
+    plan = Path("c/plan.yaml")
+    plan.write_text(plan.read_text().replace('"iterations"', '"iteratoins"'))
+    before = files(Path("c"))
+    told = complaint(dlbench(*LEONARDO, *SITE, *dry))
+    assert told == "c/plan.yaml: experiment mix-000, job j000: unknown key iteratoins, did you mean iterations?"
+    assert files(Path("c")) == before
+    assert slurm.calls("sbatch") == []
+
+
 def test_a_refused_campaign_leaves_no_folder_behind(dlbench: Any, slurm: Slurm) -> None:
     assert complaint(dlbench(*LEONARDO)).startswith("system leonardo needs your account and reservation: use ")
     assert not Path("c").exists()
