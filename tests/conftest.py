@@ -5,8 +5,13 @@ from __future__ import annotations
 import os
 
 import pytest
+from hypothesis import settings
 from launch import IMPLEMENTATIONS, Mpi, find_mpi
 from stand_in import StandIn, compile_stand_in, without_cupy
+
+# How long an example takes says how busy the machine is, and nothing about the code.
+settings.register_profile("dlbench", deadline=None)
+settings.load_profile("dlbench")
 
 
 @pytest.fixture(scope="session", params=IMPLEMENTATIONS)

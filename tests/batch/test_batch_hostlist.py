@@ -152,7 +152,7 @@ RANGE = st.builds(
     st.integers(1, 5),
 )
 BRACKET = st.lists(RANGE, min_size=1, max_size=3).map(lambda ranges: f"[{','.join(ranges)}]")
-ELEMENT = st.lists(st.sampled_from(["n", "rack-", "0", "x7."]) | BRACKET, min_size=1, max_size=4).map("".join)
+ELEMENT = st.lists(st.sampled_from(["n", "rack-", "0", "x7."]) | BRACKET, min_size=1, max_size=2).map("".join)
 
 
 @given(st.lists(ELEMENT, max_size=4).map(",".join))
