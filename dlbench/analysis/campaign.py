@@ -29,7 +29,7 @@ FACTORS = (
     *KEY,
     *("mode", "pp", "tp", "ep", "sharding", "dtype", "gpu", "local_batch", "microbatches", "sequence_length"),
     *("buckets", "units", "scale", "time_scale", "compute", "precision", "backend", "library", "buffers", "persistent"),
-    *("sync", "progress", "delay", "simulated"),
+    *("sync", "progress", "delay", "specs", "simulated"),
 )
 """Columns of `runs` that define a configuration: runs are pooled only where all of them are equal."""
 
@@ -51,7 +51,7 @@ RUNS: Schema = {
     **dict.fromkeys(("scale", "time_scale"), np.float64),
     **dict.fromkeys(("compute", "precision", "backend", "library", "buffers"), str),
     "persistent": bool,
-    **dict.fromkeys(("sync", "progress", "delay", "experiment", "job"), str),
+    **dict.fromkeys(("sync", "progress", "delay", "specs", "experiment", "job"), str),
     "concurrent_jobs": np.int64,
     "concurrent": bool,
     "mode": str,
@@ -95,9 +95,10 @@ class Campaign:
     runs: pd.DataFrame
     """One row per run, columns `RUNS`.
 
-    `delay` is what was injected, as `--delay` takes it, e.g. `1:8:40`. `samples` are those of an iteration, `nodes`
-    distinct hosts, `begin` and `end` those of the first and the last iteration with warm-ups, `status` completed,
-    terminated or killed. `concurrent` tells whether other jobs of the experiment may have run at the same time; a
+    `delay` is what was injected, as `--delay` takes it, e.g. `1:8:40`; `specs` tells apart models and GPUs of one name
+    whose figures differ, and is empty where none do. `samples` are those of an iteration, `nodes` distinct hosts,
+    `begin` and `end` those of the first and the last iteration with warm-ups, `status` completed, terminated or killed.
+    `concurrent` tells whether other jobs of the experiment may have run at the same time; a
     baseline is a run that is not.
     """
     iterations: pd.DataFrame

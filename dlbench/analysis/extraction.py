@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import pairwise
@@ -239,6 +240,7 @@ def _row(record: Record) -> dict[str, Any]:
         "backend": header.backend.name,
         "library": header.backend.library,
         "delay": _delay(header.options.get("delay")),
+        "specs": _figures(header.model, header.gpu),
         "precision": str(header.options.get("compute_precision", "")),
         "persistent": header.backend.persistent,
         "mode": header.labels.get(_MODE, ""),
@@ -249,6 +251,14 @@ def _row(record: Record) -> dict[str, Any]:
         "reason": "" if end is None else end.reason,
     }
     return _printable(row)
+
+
+def _figures(*specs: dict[str, Any]) -> str:
+    """Digest of all that is no text in the specs: two that share a name, but not their figures, differ in it."""
+    figures = [{key: value for key, value in spec.items() if isinstance(value, int | float | dict)} for spec in specs]
+    for spec in figures:
+        spec.pop("source", None)  # where the figures come from
+    return hashlib.sha256(msgspec.json.encode(figures, order="deterministic")).hexdigest()[:8]
 
 
 def _delay(injected: Any) -> str:

@@ -98,6 +98,7 @@ class _Collection:
         for run in runs:
             jobs = self.jobs.get(_experiment(run.row), ())
             run.row["concurrent"] = (run.row["concurrent_jobs"] or len(jobs)) > 1
+        _tell_specs_apart([run.row for run in runs])
         labels = sorted({name for run in runs for name in run.row if name.startswith(LABEL)})
         return Campaign(
             runs=_table((run.row for run in runs), RUNS | dict.fromkeys(labels, str)).rename_axis("run"),
@@ -110,6 +111,16 @@ class _Collection:
             paths=tuple(run.path for run in runs),
             files=files,
         )
+
+
+def _tell_specs_apart(rows: Sequence[dict[str, Any]]) -> None:
+    """Leave the digest of its specs to a run only where others have specs of the same names with other figures."""
+    digests: dict[tuple[str, str], set[str]] = {}
+    for row in rows:
+        digests.setdefault((row["model"], row["gpu"]), set()).add(row["specs"])
+    for row in rows:
+        if len(digests[row["model"], row["gpu"]]) == 1:
+            row["specs"] = ""
 
 
 def _table(rows: Iterable[dict[str, Any]], schema: Schema) -> pd.DataFrame:

@@ -41,7 +41,7 @@ def mixed(tmp_path: Path) -> Campaign:
 def test_every_factor_is_a_column_of_a_run() -> None:
     assert set(FACTORS) | set(EXPERIMENT) <= set(RUNS)
     assert FACTORS[:5] == KEY == ("system", "strategy", "model", "gpus", "placement")
-    assert len(set(FACTORS)) == len(FACTORS) == 29
+    assert len(set(FACTORS)) == len(FACTORS) == 30
 
 
 @pytest.mark.parametrize(

@@ -116,6 +116,18 @@ def test_delayed_runs_are_chosen_and_left_out_by_a_condition(tmp_path: Path) -> 
     assert campaign.select(where="delay == ''").runs["run_id"].to_list() == ["plain"]
 
 
+def test_gpus_of_one_name_with_other_figures_are_told_apart(tmp_path: Path) -> None:
+    gpu = {"name": "mine", "peak_flops": {"bf16": 9e14}, "memory_bandwidth": 3e12, "source": {"peak_flops": "monday"}}
+    write_run(tmp_path, "a", [[1.0, 1.0]], gpu=gpu)
+    write_run(tmp_path, "b", [[1.0, 1.0]], gpu={**gpu, "source": {"peak_flops": "tuesday"}})
+    assert load([tmp_path]).runs["specs"].to_list() == ["", ""]
+    write_run(tmp_path, "c", [[1.0, 1.0]], gpu={**gpu, "peak_flops": {"bf16": 8e14}})
+    write_run(tmp_path, "d", [[1.0, 1.0]], gpu={**gpu, "name": "other"})
+    runs = load([tmp_path]).runs.set_index("run_id")
+    assert runs.loc["a", "specs"] == runs.loc["b", "specs"] != runs.loc["c", "specs"] != ""
+    assert runs.loc["d", "specs"] == ""
+
+
 def test_a_row_of_runs_holds_what_decides_the_configuration(tmp_path: Path) -> None:
     path = measured_run(
         tmp_path,
@@ -143,6 +155,7 @@ def test_a_row_of_runs_holds_what_decides_the_configuration(tmp_path: Path) -> N
         "sync": "barrier",
         "progress": "poll",
         "delay": "",
+        "specs": "",
         "mode": "queue",
         "label_fabric": "ndr",
         "nodes": 1,
