@@ -33,8 +33,9 @@ class StandIn:
     ) -> dict[str, str]:
         """Variables with which a rank program finds `host_device` and the library.
 
-        `fault` is `id`, `split`, `dry`, or one of `async`, `lost` and `wrong` with a rank and a call, e.g. `async:1:20`:
-        what each means stands in nccl.c. `delay` in seconds goes before every collective. Every call is appended to `log`.
+        `fault` is `id`, `split`, `dry`, or one of `async`, `lost` and `wrong` with a rank and a call, for example
+        `async:1:20`: what each means stands in nccl.c. `delay` in seconds goes before every collective. Every call is
+        appended to `log`.
         """
         return {
             **IMPORTS,

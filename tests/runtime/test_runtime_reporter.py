@@ -335,7 +335,7 @@ def test_a_run_whose_record_is_lost_fails_after_its_summary(tmp_path: Path, caps
 def test_a_record_folder_that_is_a_file_is_a_mistake_of_the_user(tmp_path: Path) -> None:
     file = tmp_path / "results"
     file.write_text("")
-    with pytest.raises(RecordError, match="cannot create") as error:
+    with pytest.raises(RecordError, match="results is a file and not a folder; use another name") as error:
         reporter(record=str(file))
     assert error.value.exit_code == 2
 
