@@ -36,7 +36,7 @@ lint: .venv/.installed-dev
 
 types: .venv/.installed-dev
 	@$(BIN)/mypy
-	@$(BIN)/mypy --explicit-package-bases benchmarks
+	@MYPYPATH=benchmarks $(BIN)/mypy --explicit-package-bases benchmarks
 
 format: .venv/.installed-dev
 	@$(BIN)/ruff check --fix .

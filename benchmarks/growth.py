@@ -69,6 +69,7 @@ def bookkeeping_seconds(ranks: int, folder: Path) -> float:
         remarks=[],
         hosts=[f"node{rank // 4:05}" for rank in range(ranks)],
         devices=[f"cuda:{rank % 4}" for rank in range(ranks)],
+        places=[],
         backend=Backend(name="mpi", library="made up", carrier="MPI_UINT16_T"),
         compute={},
         clock=ClockModel(
