@@ -7,6 +7,7 @@ import json
 import os
 import shutil
 import subprocess
+import sys
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -45,6 +46,14 @@ class StandIn:
             **({"STAND_IN_FAULT": fault} if fault else {}),
             **({"STAND_IN_LOG": str(log)} if log else {}),
         }
+
+    def run(self, program: str, *arguments: str, path: Path = TESTS) -> str:
+        """What a program prints in a process of its own, where CuPy finds the library; `path` is on its module path."""
+        load = f"import ctypes, sys; ctypes.CDLL({str(self.library)!r}, mode=ctypes.RTLD_GLOBAL)\n"
+        folders = os.pathsep.join([str(path), IMPORTS["PYTHONPATH"]])
+        command = [sys.executable, "-c", load + program, *arguments]
+        env = {**os.environ, **self.environment(), "PYTHONPATH": folders}
+        return subprocess.run(command, env=env, capture_output=True, text=True, check=True, timeout=60).stdout
 
 
 def compile_stand_in(folder: Path) -> StandIn | str:

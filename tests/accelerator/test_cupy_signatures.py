@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import json
 import os
 import shutil
 import subprocess
@@ -13,6 +14,7 @@ from typing import Any
 
 import pytest
 from cupy_signatures import CONSTANTS, DOCUMENTED, GEMM_EX, INSPECTED
+from stand_in import StandIn
 
 pytest.importorskip("cupy", reason="CuPy is not installed: its signatures cannot be compared")
 
@@ -53,9 +55,39 @@ def first_line(path: str) -> str:
     return str(found(path).__doc__).strip().splitlines()[0].removesuffix(" -> object")
 
 
-@pytest.mark.parametrize(("path", "signature"), DOCUMENTED.items(), ids=list(DOCUMENTED))
+NCCL = "cupy.cuda.nccl."
+DESCRIBED = """
+import json, sys
+from test_cupy_signatures import first_line, found
+documented, constants = json.loads(sys.argv[1])
+print(json.dumps([{path: first_line(path) for path in documented}, {path: int(found(path)) for path in constants}]))
+"""
+
+
+@pytest.fixture(scope="session")
+def of_nccl(stand_in: StandIn) -> tuple[dict[str, str], dict[str, int]]:
+    """Signatures and constants of CuPy's module for NCCL, which is empty unless a library of that name is loaded."""
+    asked = [[path for path in table if path.startswith(NCCL)] for table in (DOCUMENTED, CONSTANTS)]
+    printed = stand_in.run(DESCRIBED, json.dumps(asked), path=Path(__file__).parent)
+    documented, constants = json.loads(printed)
+    return documented, constants
+
+
+def parts(table: dict[str, Any], *, nccl: bool) -> list[Any]:
+    """Entries of a table as parameters: those of CuPy's module for NCCL, or all others."""
+    return [pytest.param(*entry, id=entry[0]) for entry in table.items() if entry[0].startswith(NCCL) == nccl]
+
+
+@pytest.mark.parametrize(("path", "signature"), parts(DOCUMENTED, nccl=False))
 def test_a_compiled_call_has_the_arguments_that_are_given_to_it(path: str, signature: str) -> None:
     assert first_line(path) == signature
+
+
+@pytest.mark.parametrize(("path", "signature"), parts(DOCUMENTED, nccl=True))
+def test_a_call_of_nccl_has_the_arguments_that_are_given_to_it(
+    of_nccl: tuple[dict[str, str], dict[str, int]], path: str, signature: str
+) -> None:
+    assert of_nccl[0][path] == signature
 
 
 @pytest.mark.parametrize(("path", "signature"), INSPECTED.items(), ids=list(INSPECTED))
@@ -63,9 +95,16 @@ def test_a_call_in_python_has_the_arguments_that_are_given_to_it(path: str, sign
     assert str(inspect.signature(found(path))) == signature
 
 
-@pytest.mark.parametrize(("path", "value"), CONSTANTS.items(), ids=list(CONSTANTS))
+@pytest.mark.parametrize(("path", "value"), parts(CONSTANTS, nccl=False))
 def test_a_constant_has_the_value_that_is_counted_on(path: str, value: int) -> None:
     assert int(found(path)) == value
+
+
+@pytest.mark.parametrize(("path", "value"), parts(CONSTANTS, nccl=True))
+def test_a_constant_of_nccl_has_the_value_that_is_counted_on(
+    of_nccl: tuple[dict[str, str], dict[str, int]], path: str, value: int
+) -> None:
+    assert of_nccl[1][path] == value
 
 
 def test_a_unique_id_needs_no_gpu_and_has_128_bytes() -> None:
