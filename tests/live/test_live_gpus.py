@@ -53,8 +53,11 @@ def failure(completed: Completed, folder: Path) -> tuple[str, Record]:
     return line, record
 
 
-@pytest.mark.parametrize(("ranks", "version"), [(2, 22304), (4, 22304), (4, 22602)])
-@pytest.mark.parametrize("strategy", list(SHORT))
+@pytest.mark.parametrize(
+    ("strategy", "ranks", "version"),
+    [(strategy, ranks, 22602 if ranks == 2 else 22304) for strategy in SHORT for ranks in (2, 4)]  # noqa: PLR2004
+    + [("fsdp", 4, 22602), ("dp_pp_tp", 4, 22602)],
+)
 def test_a_strategy_delivers_right_data_over_nccl_and_leaves_a_valid_record(
     cupy_mpi: Mpi, stand_in: StandIn, strategy: str, ranks: int, version: int, tmp_path: Path
 ) -> None:
