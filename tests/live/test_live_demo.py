@@ -8,6 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from launch import REPOSITORY, Mpi
 from live_runs import on_mpich
 
@@ -16,6 +17,7 @@ from dlbench.records.validator import validate
 from dlbench.strategies import STRATEGIES
 
 
+@pytest.mark.patient
 @on_mpich
 def test_the_demonstration_leaves_a_valid_record_of_every_strategy_and_says_where(mpi: Mpi, tmp_path: Path) -> None:
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"

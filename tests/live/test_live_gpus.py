@@ -25,6 +25,8 @@ from stand_in import StandIn, calls
 
 from dlbench.records.reader import Record, read_ops
 
+pytestmark = pytest.mark.patient
+
 TESTS = Path(__file__).parents[1]
 NCCL = ("--backend", "nccl")
 NAMES = {22304: "2.23.4", 22602: "2.26.2"}

@@ -10,6 +10,8 @@ from live_runs import SHORT, assert_ops_explain_times, checked_messages, last_li
 
 from dlbench.records.reader import read_ops
 
+pytestmark = pytest.mark.patient
+
 DEGREES = {
     # pp: 2 up to 8 ranks; hybrids: the largest product of divisors of the paper's degrees that fits, evenly split.
     ("dp", 1): {},
