@@ -22,6 +22,9 @@ from dlbench.slurm.steps import NoControllerError, SlurmJob, Step, require_contr
 
 FAMILY = {family.name: family for family in FAMILIES}
 JOB = SlurmJob("77", ("n1", "n2", "n3", "n4"), "8")
+pytestmark = pytest.mark.xdist_group("marks")
+"""In one process: runs are found on the whole host by their names, which these tests share."""
+
 SQUEUE = "77.batch batch\n77.0 a-1-f00\n77.1 b-1-f00\n77.12 a b\n"
 
 
