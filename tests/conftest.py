@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
+import tempfile
 
 import pytest
 from hypothesis import settings
-from launch import IMPLEMENTATIONS, Mpi, find_mpi
+from launch import IMPLEMENTATIONS, SESSION_BASE, Mpi, find_mpi
 from stand_in import StandIn, compile_stand_in, without_cupy
 
 # How long an example takes says how busy the machine is, and nothing about the code.
@@ -36,6 +37,13 @@ def stand_in(tmp_path_factory: pytest.TempPathFactory) -> StandIn:
 def cupy_mpi(mpi: Mpi) -> Mpi:
     """Each MPI implementation whose Python has CuPy."""
     return pytest.skip(reason) if (reason := without_cupy(mpi)) else mpi
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Launchers that the product starts leave nothing on the host either, nor meet what others left there."""
+    directory = tempfile.TemporaryDirectory(prefix="dlbench-tests-", ignore_cleanup_errors=True)
+    config.add_cleanup(directory.cleanup)
+    os.environ[SESSION_BASE] = directory.name
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -27,6 +27,9 @@ import pytest
 REPOSITORY = Path(__file__).parent.parent
 IMPLEMENTATIONS = ("mpich", "openmpi")
 
+SESSION_BASE = "PRTE_MCA_prte_tmpdir_base"
+"""Environment variable: where Open MPI's launcher makes its session directory."""
+
 _MARK = "DLBENCH_TEST_JOB"
 _RANK_VARIABLES = {"mpich": "PMI_RANK", "openmpi": "OMPI_COMM_WORLD_RANK"}
 _LAUNCHER_NAMES = {"mpich": "HYDRA", "openmpi": "Open MPI"}
@@ -63,6 +66,9 @@ class Job:
         self.size = size
         self._rank_variable = rank_variable
         self._mark = uuid.uuid4().hex
+        # Open MPI's launcher keeps its state in a directory named by its process id. A killed one leaves it behind,
+        # and a later launcher that gets the same id refuses to start.
+        self._directory = tempfile.TemporaryDirectory(prefix="dlbench-job-", ignore_cleanup_errors=True)
         # Files, not pipes: a process that outlives the launcher cannot block the reader.
         self._stdout = os.memfd_create("stdout")
         self._stderr = os.memfd_create("stderr")
@@ -71,7 +77,7 @@ class Job:
             stdin=subprocess.DEVNULL,
             stdout=self._stdout,
             stderr=self._stderr,
-            env={**env, _MARK: self._mark},
+            env={**env, _MARK: self._mark, SESSION_BASE: self._directory.name},
             cwd=cwd,
             start_new_session=True,
         )
@@ -83,6 +89,7 @@ class Job:
         self.kill()
         os.close(self._stdout)
         os.close(self._stderr)
+        self._directory.cleanup()
 
     @property
     def stdout(self) -> str:

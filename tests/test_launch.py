@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import tempfile
 import time
 from pathlib import Path
 
@@ -80,6 +81,17 @@ def test_a_job_that_hangs_fails_the_test_with_its_output_and_leaves_no_process(m
 
         assert all(gone(pid) for pid in pids)
     assert time.monotonic() - began < 30
+
+
+def test_a_killed_launcher_leaves_nothing_that_stops_a_later_one_with_its_process_id(mpi: Mpi) -> None:
+    temporary = Path(tempfile.gettempdir())
+    with mpi.start(2, ["-c", SLEEP]) as job:
+        job.rank_pids()
+        directory = f"ompi.{job.process.pid}"
+        assert len(list(temporary.glob(f"dlbench-job-*/{directory}"))) == (mpi.name == "openmpi")
+
+    assert not list(temporary.glob(directory))
+    assert not list(temporary.glob(f"*/{directory}"))
 
 
 def test_a_test_can_kill_one_rank(mpi: Mpi) -> None:
