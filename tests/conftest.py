@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import os
-import tempfile
 
 import pytest
 from hypothesis import settings
-from launch import IMPLEMENTATIONS, SESSION_BASE, Mpi, find_mpi
+from launch import IMPLEMENTATIONS, Mpi, find_mpi, scratch, scratch_variables
 from stand_in import StandIn, compile_stand_in, without_cupy
 
 # How long an example takes says how busy the machine is, and nothing about the code.
@@ -41,16 +40,17 @@ def cupy_mpi(mpi: Mpi) -> Mpi:
 
 def pytest_configure(config: pytest.Config) -> None:
     """Launchers that the product starts leave nothing on the host either, nor meet what others left there."""
-    directory = tempfile.TemporaryDirectory(prefix="dlbench-tests-", ignore_cleanup_errors=True)
+    directory = scratch("dlbench-tests-")
     config.add_cleanup(directory.cleanup)
-    os.environ[SESSION_BASE] = directory.name
+    os.environ.update(scratch_variables(directory.name))
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark every test that uses the fixture `mpi` or `testbed`.
 
-    The former keep the cores busy, and run by themselves unless they are `patient`. The latter mostly wait: they run
-    beside the others, all in one process, since there is one cluster, and from the start, since they take longest.
+    The former keep the cores busy: they run after the others unless they are `patient`, and one at a time where they
+    are `alone`. The latter mostly wait: they run beside the others, all in one process, since there is one cluster, and
+    from the start, since they take longest.
     """
     for item in items:
         for fixture, marker in (("mpi", "mpi"), ("testbed", "slurm")):

@@ -27,8 +27,8 @@ import pytest
 REPOSITORY = Path(__file__).parent.parent
 IMPLEMENTATIONS = ("mpich", "openmpi")
 
-SESSION_BASE = "PRTE_MCA_prte_tmpdir_base"
-"""Environment variable: where Open MPI's launcher makes its session directory."""
+SHARED_MEMORY = Path("/dev/shm")
+"""Where Linux keeps files in memory."""
 
 _MARK = "DLBENCH_TEST_JOB"
 _RANK_VARIABLES = {"mpich": "PMI_RANK", "openmpi": "OMPI_COMM_WORLD_RANK"}
@@ -49,6 +49,21 @@ _ENVIRONMENT = {
 }
 
 
+def scratch(prefix: str) -> tempfile.TemporaryDirectory[str]:
+    """A directory for what an MPI library leaves behind when its processes are killed.
+
+    Open MPI's launcher keeps its state in a directory named by its process id, and a later one that gets the same id
+    refuses to start where it is there already. Its ranks leave 16 MiB of shared memory each.
+    """
+    place = SHARED_MEMORY if SHARED_MEMORY.is_dir() else None
+    return tempfile.TemporaryDirectory(prefix=prefix, dir=place, ignore_cleanup_errors=True)
+
+
+def scratch_variables(directory: str) -> dict[str, str]:
+    """Variables that make Open MPI's launcher and ranks use it."""
+    return {"PRTE_MCA_prte_tmpdir_base": directory, "OMPI_MCA_btl_sm_backing_directory": directory}
+
+
 @dataclass(frozen=True)
 class Completed:
     """A job that has ended by itself."""
@@ -66,9 +81,7 @@ class Job:
         self.size = size
         self._rank_variable = rank_variable
         self._mark = uuid.uuid4().hex
-        # Open MPI's launcher keeps its state in a directory named by its process id. A killed one leaves it behind,
-        # and a later launcher that gets the same id refuses to start.
-        self._directory = tempfile.TemporaryDirectory(prefix="dlbench-job-", ignore_cleanup_errors=True)
+        self._directory = scratch("dlbench-job-")
         # Files, not pipes: a process that outlives the launcher cannot block the reader.
         self._stdout = os.memfd_create("stdout")
         self._stderr = os.memfd_create("stderr")
@@ -77,7 +90,7 @@ class Job:
             stdin=subprocess.DEVNULL,
             stdout=self._stdout,
             stderr=self._stderr,
-            env={**env, _MARK: self._mark, SESSION_BASE: self._directory.name},
+            env={**env, **scratch_variables(self._directory.name), _MARK: self._mark},
             cwd=cwd,
             start_new_session=True,
         )

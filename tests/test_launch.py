@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 
 import pytest
-from launch import IMPLEMENTATIONS, Mpi, find_mpi
+from launch import IMPLEMENTATIONS, SHARED_MEMORY, Mpi, find_mpi
 
 SLEEP = "import sys, time; print('asleep', flush=True); time.sleep(600)"
 
@@ -84,14 +84,14 @@ def test_a_job_that_hangs_fails_the_test_with_its_output_and_leaves_no_process(m
 
 
 def test_a_killed_launcher_leaves_nothing_that_stops_a_later_one_with_its_process_id(mpi: Mpi) -> None:
-    temporary = Path(tempfile.gettempdir())
     with mpi.start(2, ["-c", SLEEP]) as job:
         job.rank_pids()
         directory = f"ompi.{job.process.pid}"
-        assert len(list(temporary.glob(f"dlbench-job-*/{directory}"))) == (mpi.name == "openmpi")
+        found = list(SHARED_MEMORY.glob(f"dlbench-job-*/{directory}"))
+        assert len(found) == (mpi.name == "openmpi")
 
-    assert not list(temporary.glob(directory))
-    assert not list(temporary.glob(f"*/{directory}"))
+    assert not [path for path in found if path.parent.exists()]
+    assert not Path(tempfile.gettempdir(), directory).exists()
 
 
 def test_a_test_can_kill_one_rank(mpi: Mpi) -> None:

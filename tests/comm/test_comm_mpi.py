@@ -59,6 +59,7 @@ def test_values_guard_errors_groups_and_description_are_as_promised(mpi: Mpi) ->
 
 
 @pytest.mark.large
+@pytest.mark.alone
 def test_counts_beyond_two_to_the_31_arrive_or_are_refused(mpi: Mpi) -> None:
     if available_gigabytes() < 12:
         pytest.skip(f"needs 12 GB of memory, {available_gigabytes():.1f} GB are available")

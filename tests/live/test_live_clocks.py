@@ -11,6 +11,8 @@ from live_runs import SHORT, SMALL, last_line, on_mpich, valid_record
 from dlbench.records.reader import Record
 from dlbench.records.schema import ClockModel
 
+pytestmark = pytest.mark.alone
+
 DRIFT = 200e-6
 """Of odd ranks; every rank has a clock domain of its own."""
 

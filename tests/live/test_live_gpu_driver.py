@@ -77,7 +77,7 @@ def test_no_gpu_is_touched_for_an_mpi_that_does_not_read_its_memory(
 def test_a_driver_that_hangs_before_mpi_is_reported_at_the_limit_of_the_start(
     mpi: Mpi, driver: Path, where: str
 ) -> None:
-    hanging = environment(driver, STAND_IN_CUDA_HANG=where, DLBENCH_START_TIMEOUT="1")
+    hanging = environment(driver, STAND_IN_CUDA_HANG=where, DLBENCH_START_TIMEOUT="2.5")
     started = time.monotonic()
 
     completed = mpi.launch(2, [*command("dp"), *GPU_BUFFERS], env=hanging)
@@ -86,7 +86,7 @@ def test_a_driver_that_hangs_before_mpi_is_reported_at_the_limit_of_the_start(
     assert completed.returncode == 1
     (line,) = [line for line in said(completed.stderr) if line.startswith("FAILED: hang: ")]
     assert re.search(r"rank \d \(\S+, cpu\) is in selecting the GPU after ", line)
-    assert line.endswith("; the limit is DLBENCH_START_TIMEOUT 1")
+    assert line.endswith("; the limit is DLBENCH_START_TIMEOUT 2.5")
 
 
 @pytest.mark.parametrize("where", ["load", "cuInit"])
@@ -97,13 +97,13 @@ def test_a_driver_that_hangs_while_the_gpu_is_opened_is_reported_at_the_time_lim
     hanging = environment(driver, STAND_IN_CUDA_HANG=where)
     started = time.monotonic()
 
-    completed = mpi.launch(ranks, [*command("dp"), *NCCL, "--timeout", "1"], env=hanging)
+    completed = mpi.launch(ranks, [*command("dp"), *NCCL, "--timeout", "2.5"], env=hanging)
 
     assert time.monotonic() - started < 15
     assert completed.returncode == 1
     (line,) = [line for line in said(completed.stderr) if line.startswith("FAILED: hang: ")]
     assert re.search(r"rank \d \(\S+, cpu\) is in opening the GPU after ", line)
-    assert line.endswith("; the limit is --timeout 1")
+    assert line.endswith("; the limit is --timeout 2.5")
 
 
 @pytest.mark.parametrize("options", [GPU_BUFFERS, (*NCCL, "--grace", "1")], ids=["selecting", "opening"])

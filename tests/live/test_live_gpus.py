@@ -55,6 +55,14 @@ def failure(completed: Completed, folder: Path) -> tuple[str, Record]:
     return line, record
 
 
+def failed_soon(mpi: Mpi, program: list[str], env: dict[str, str], folder: Path) -> tuple[str, Record]:
+    """Start a run of two ranks that a fault must end within seconds; as `failure`."""
+    started = time.monotonic()
+    completed = mpi.launch(2, program, env=env)
+    assert time.monotonic() - started < 20
+    return failure(completed, folder)
+
+
 @pytest.mark.parametrize(
     ("strategy", "ranks", "version"),
     [(strategy, ranks, 22602 if ranks == 2 else 22304) for strategy in SHORT for ranks in (2, 4)]  # noqa: PLR2004
@@ -137,13 +145,10 @@ def test_an_error_that_nccl_finds_by_itself_ends_the_job_and_names_rank_and_op(
     cupy_mpi: Mpi, stand_in: StandIn, tmp_path: Path
 ) -> None:
     program = on_gpus("dp", *NCCL, "--iterations", "100000", "--record", str(tmp_path))
-    started = time.monotonic()
 
     # Iteration 2, after the first message and 16 all-reduces: the fourth of eight.
-    completed = cupy_mpi.launch(2, program, env=stand_in.environment(fault="async:1:20"))
+    line, record = failed_soon(cupy_mpi, program, stand_in.environment(fault="async:1:20"), tmp_path)
 
-    assert time.monotonic() - started < 20
-    line, record = failure(completed, tmp_path)
     assert re.match(
         r"FAILED: rank 1 \(\S+, host:1\) failed in op 17 \(wait for gradient\[0\] … gradient\[7\]\) of iteration 2: ",
         line,
@@ -155,13 +160,10 @@ def test_a_message_that_never_comes_ends_the_job_at_the_timeout_and_names_the_op
     cupy_mpi: Mpi, stand_in: StandIn, tmp_path: Path
 ) -> None:
     program = on_gpus("fsdp", *NCCL, "--timeout", "2", "--record", str(tmp_path))
-    started = time.monotonic()
 
     # After the first gather and the first scatter, with which the ranks are connected.
-    completed = cupy_mpi.launch(2, program, env=stand_in.environment(fault="lost:1:5"))
+    line, _ = failed_soon(cupy_mpi, program, stand_in.environment(fault="lost:1:5"), tmp_path)
 
-    assert time.monotonic() - started < 20
-    line, _ = failure(completed, tmp_path)
     assert re.fullmatch(
         r"FAILED: hang: rank \d \(\S+, host:\d\) is in op \d+ \(.*\) of iteration 0 after 2\.\d s; "
         r"the limit is --timeout 2",

@@ -5,12 +5,15 @@ from __future__ import annotations
 import csv
 from pathlib import Path
 
+import pytest
 from launch import Mpi
 from live_runs import last_line, on_mpich, record_path, run
 from test_live_analysis import dlbench
 from test_live_tax import MOST, RANKS, STRAGGLER, delayed, first_collective, tax_of
 
 from dlbench.records.reader import read
+
+pytestmark = pytest.mark.alone
 
 
 def rows_of(record: Path, folder: Path) -> list[dict[str, str]]:

@@ -172,7 +172,7 @@ def test_a_rank_that_stops_with_the_token_is_named_by_the_one_before_it(mpi: Mpi
 def test_a_rank_that_never_greets_is_named_by_its_neighbours(mpi: Mpi, tmp_path: Path) -> None:
     program = sabotaged(tmp_path, NEVER_GREET)
 
-    completed = mpi.launch(4, program, env={"DLBENCH_START_TIMEOUT": "1.5"}, timeout=30)
+    completed = mpi.launch(4, program, env={"DLBENCH_START_TIMEOUT": "2.5"}, timeout=30)
 
     assert completed.returncode == 1
     failed = reason(completed)

@@ -14,6 +14,8 @@ from test_live_analysis import dlbench
 
 from dlbench.records.reader import read
 
+pytestmark = pytest.mark.alone
+
 RANKS, BUCKETS = 4, 4
 STRAGGLER = 2
 MOST = 6
