@@ -15,7 +15,7 @@ except (ImportError, RuntimeError) as error:
     # mpi4py names every file that it has tried, one a line; the first line says enough.
     cause = str(error).splitlines()[0]
     raise PreflightError(
-        f"install an MPI: pip install mpich, or load your site's MPI module; mpi4py finds none ({cause})"
+        f"install an MPI: pip install 'dlbench[mpich]', or load your site's MPI module; mpi4py finds none ({cause})"
     ) from None
 
 __all__ = ["MPI"]

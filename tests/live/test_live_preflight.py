@@ -129,7 +129,9 @@ def test_without_an_mpi_library_the_remedy_comes_first(mpi: Mpi) -> None:
         mpi.launch(3, ["-m", "dlbench.dp"], env=nowhere),
         alone(mpi, "-m", "dlbench", "run", "dp", "-n", "3", **nowhere),
     ):
-        assert refusal(completed).startswith("install an MPI: pip install mpich, or load your site's MPI module; ")
+        assert refusal(completed).startswith(
+            "install an MPI: pip install 'dlbench[mpich]', or load your site's MPI module; "
+        )
 
 
 def test_dlbench_run_finds_the_launcher_of_the_mpi_in_use(mpi: Mpi, tmp_path: Path) -> None:
