@@ -10,6 +10,7 @@ import os
 import sys
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from shutil import which
 from typing import TYPE_CHECKING, Any
@@ -199,22 +200,30 @@ def gpu_mpi(kind: Kind) -> Finding:
 
 def nvml() -> Finding:
     """NVIDIA's way to the energy and the clocks of its GPUs. Facts: version (of nvidia-ml-py), driver, devices."""
-    from importlib.metadata import version  # noqa: PLC0415 - every probe would load it, and NumPy with the other
-
-    from dlbench.accelerator.nvml import pynvml  # noqa: PLC0415
+    from dlbench.accelerator.nvml import pynvml  # noqa: PLC0415 - every probe would load it, and NumPy with it
 
     library: Any = pynvml()  # asked here for more than a meter needs
     if library is None:
         return Finding(state="missing", found="nvidia-ml-py is not installed", remedy=GET_NVML)
-    number = version("nvidia-ml-py")
+    package, number = _origin_of_pynvml()
     try:
         library.nvmlInit()
         release, count = library.nvmlSystemGetDriverVersion(), library.nvmlDeviceGetCount()
     except library.NVMLError as error:
-        found = f"nvidia-ml-py {number}, but no NVML: {error}"
+        found = f"{package} {number}, but no NVML: {error}"
         return Finding(state="missing", found=found, remedy="it comes with NVIDIA's driver")
-    found = f"nvidia-ml-py {number}, driver {release}, {counted(count, 'GPU')}"
+    found = f"{package} {number}, driver {release}, {counted(count, 'GPU')}"
     return Finding(state="ok", found=found, facts={"version": number, "driver": release, "devices": count})
+
+
+def _origin_of_pynvml() -> tuple[str, str]:
+    """The package that the module is from, and its version: there is an older one with its name."""
+    from importlib.metadata import PackageNotFoundError, version  # noqa: PLC0415 - most probes need none
+
+    for package in ("nvidia-ml-py", "pynvml"):
+        with suppress(PackageNotFoundError):
+            return package, version(package)
+    return "pynvml", "of unknown origin"
 
 
 PROBES: dict[str, Callable[..., Finding]] = {

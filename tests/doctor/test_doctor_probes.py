@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import os
 import re
 import shlex
@@ -239,6 +240,22 @@ def test_nvml_tells_driver_and_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
     assert probes.nvml() == Finding(
         state="missing", found="nvidia-ml-py is not installed", remedy="pip install 'dlbench[gpu]'"
     )
+
+
+@pytest.mark.parametrize(
+    ("installed", "named"), [({"pynvml": "11.5.3"}, "pynvml 11.5.3"), ({}, "pynvml of unknown origin")]
+)
+def test_an_nvml_module_of_another_package_is_named(
+    installed: dict[str, str], named: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def version(package: str) -> str:
+        if package not in installed:
+            raise importlib.metadata.PackageNotFoundError(package)
+        return installed[package]
+
+    monkeypatch.setattr("importlib.metadata.version", version)
+    monkeypatch.setattr("dlbench.accelerator.nvml.pynvml", nvml)
+    assert (probes.nvml().state, probes.nvml().found) == ("ok", f"{named}, driver 570.86.10, 4 GPUs")
 
 
 def answer(folder: Path, probe: Callable[..., Finding], monkeypatch: pytest.MonkeyPatch) -> Finding:
