@@ -6,10 +6,12 @@ blocking collective when its event is reached, so what a collective sends is the
 
 Operations of several communicators on streams of their own can block each other for good: each GPU may begin with
 another one, and wait for its partners with all that it has. NCCL prevents that from 2.26 on, where
-NCCL_LAUNCH_ORDER_IMPLICIT is set: it launches them in the order of the calls. So every communicator has a stream of its
-own there. With an older NCCL, and with RCCL, all share one stream, which carries them out one after the other in the
-order of the calls; programs must come to their end even so, and those of all strategies do (`GpuInterpreter` of the
-tests). A request is complete when its own event is reached, whatever else the stream holds behind it.
+NCCL_LAUNCH_ORDER_IMPLICIT is 1: it launches them in the order of the calls. It is set before the first communicator is
+made, at which NCCL reads it from 2.31 on; earlier, at the first operation. So every communicator has a stream of its
+own there. With an older NCCL, with RCCL, and where the user has set another value, all share one stream, which carries
+them out one after the other in the order of the calls; programs must come to their end even so, and those of all
+strategies do (`GpuInterpreter` of the tests). A request is complete when its own event is reached, whatever else the
+stream holds behind it.
 
 bf16 and fp16 are summed as floats; fp8 travels as an unsigned byte, whose sums are those of integers. All operations
 are out of place.
@@ -136,16 +138,18 @@ class NcclCommunicator:
         """Says so where groups share the stream. Counts have 64 bits."""
         if not self._shares_stream:
             return []
+        why = f"this is {self._name()}"
+        if _knows_launch_order(self._device, self._library):
+            why = f"{LAUNCH_ORDER_VARIABLE} is {os.environ.get(LAUNCH_ORDER_VARIABLE, 'not set')}"
         return [
             "operations of different groups run one after the other, on one stream: NCCL keeps several streams in "
-            f"order from 2.26 on, and this is {self._name()}"
+            f"order from 2.26 on where {LAUNCH_ORDER_VARIABLE} is 1, and {why}"
         ]
 
     def split(self, color: int, key: int) -> Self:
         """Communicator of the ranks that gave the same colour, ordered by key. Collective.
 
-        To be called before the first operation, at which NCCL reads whether it shall order launches, and while none is
-        in flight. Raises `PreflightError` where NCCL fails.
+        To be called while no operation is in flight. Raises `PreflightError` where NCCL fails.
         """
         group = self._comm.Split(color, key)
         handle = self._split_handle(color, key) if self._can_split() else connect(group, self._library)
@@ -299,11 +303,11 @@ class NcclCommunicator:
 
     def _stream_of_group(self) -> Stream:
         """A new stream where NCCL keeps several in order, else the one of this communicator."""
-        if self._device.facts.kind == "hip" or self._library.get_version() < FIRST_WITH_LAUNCH_ORDER:
-            self._shares_stream = True
-            return self._stream
-        os.environ.setdefault(LAUNCH_ORDER_VARIABLE, "1")
-        return self._device.stream()
+        ordered = os.environ.get(LAUNCH_ORDER_VARIABLE) == "1"
+        if ordered and _knows_launch_order(self._device, self._library):
+            return self._device.stream()
+        self._shares_stream = True
+        return self._stream
 
     def _failed(self, error: Exception) -> RunError:
         return RunError(
@@ -312,13 +316,20 @@ class NcclCommunicator:
         )
 
 
-def nccl_communicator(comm: MPI.Comm, device: Device, library: NcclLibrary) -> NcclCommunicator:
+def nccl_communicator(comm: MPI.Comm, device: Device, library: NcclLibrary, *, groups: bool = True) -> NcclCommunicator:
     """Communicator over NCCL of the ranks of `comm`, which gets a duplicate beside it. Collective.
 
+    `groups` says whether it will be split: then NCCL is asked to order launches, which costs it a little each time.
     Raises `PreflightError` where NCCL does not start.
     """
     own = comm.Dup()
+    if groups and _knows_launch_order(device, library):
+        os.environ.setdefault(LAUNCH_ORDER_VARIABLE, "1")
     return NcclCommunicator(own, device, library, connect(own, library), device.stream())
+
+
+def _knows_launch_order(device: Device, library: NcclLibrary) -> bool:
+    return device.facts.kind != "hip" and library.get_version() >= FIRST_WITH_LAUNCH_ORDER
 
 
 def connect(comm: MPI.Comm, library: NcclLibrary) -> Any:

@@ -164,6 +164,7 @@ class Equipment:
                 nccl=nccl,
                 stream=self._stream,
                 calls={_call(op) for op in self._ops() if isinstance(op, COMMUNICATIONS)},
+                groups=not all(map(self._is_world, self._configuration.scopes())),
             )
 
         return agree(self._comm, make, patience=_NCCL_SECONDS)

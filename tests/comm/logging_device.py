@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -125,9 +126,12 @@ class LoggingNccl:
     built: int = 22602
     failing: set[str] = field(default_factory=set)
     unknown_status: int = 0
+    launch_orders: list[str | None] = field(default_factory=list)
+    """What the environment says of the order of launches, each time a communicator is made by an id."""
     NcclError = LibraryError
 
     def NcclCommunicator(self, size: int, identity: bytes, rank: int) -> LoggingHandle:  # noqa: N802
+        self.launch_orders.append(os.environ.get("NCCL_LAUNCH_ORDER_IMPLICIT"))
         if "NcclCommunicator" in self.failing:
             raise LibraryError("NCCL_ERROR_SYSTEM_ERROR: unhandled system error")
         return LoggingHandle(self, f"id {identity.decode()} rank {rank} of {size}")

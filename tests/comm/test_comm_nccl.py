@@ -28,19 +28,33 @@ A_START, B_START = 2**20, 2**20 + 64 + 2 * 6
 """Addresses of two buffers of six bf16, the second one behind the guard of the first."""
 
 
+LAUNCH_ORDER = "NCCL_LAUNCH_ORDER_IMPLICIT"
+
+
 @pytest.fixture
-def nccl() -> ModuleType:
+def nccl(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    monkeypatch.setenv(LAUNCH_ORDER, "")  # so that what the code sets is taken back
+    monkeypatch.delenv(LAUNCH_ORDER)
     return importlib.import_module("dlbench.comm.nccl")  # not above: importing it starts MPI
 
 
 class World:
     """Rank 1 of 3 on logging fakes."""
 
-    def __init__(self, nccl: ModuleType, *, rank: int = 1, size: int = 3, version: int = 22602, **device: Any) -> None:
+    def __init__(  # what a communicator depends on
+        self,
+        nccl: ModuleType,
+        *,
+        rank: int = 1,
+        size: int = 3,
+        version: int = 22602,
+        groups: bool = True,
+        **device: Any,
+    ) -> None:
         self.device = LoggingDevice(**device)
         self.log: Log = self.device.log
         self.library = LoggingNccl(self.log, version)
-        self.comm = nccl.nccl_communicator(LoggingMpi(self.log, rank, size), self.device, self.library)
+        self.comm = nccl.nccl_communicator(LoggingMpi(self.log, rank, size), self.device, self.library, groups=groups)
 
     def buffers(self, elements: int = 6, dtype: str = "bf16") -> tuple[Any, Any]:
         return self.comm.allocate(elements, dtype), self.comm.allocate(elements, dtype)
@@ -275,8 +289,8 @@ def test_a_group_is_split_by_nccl_where_it_and_cupy_can_and_by_a_new_id_elsewher
     [
         (22600, "cuda", [702, 703], []),
         (22600, "host", [702, 703], []),
-        (22505, "cuda", [701, 701], ["NCCL 2.25.5"]),
-        (22703, "hip", [701, 701], ["RCCL 2.27.3"]),
+        (22505, "cuda", [701, 701], ["this is NCCL 2.25.5"]),
+        (22703, "hip", [701, 701], ["this is RCCL 2.27.3"]),
     ],
 )
 def test_groups_have_a_stream_each_where_nccl_keeps_them_in_order_and_share_one_elsewhere(
@@ -292,8 +306,8 @@ def test_groups_have_a_stream_each_where_nccl_keeps_them_in_order_and_share_one_
     assert [record[-1] for record in world.log if record[0] == "record"] == streams
     assert world.comm.remarks(1) == [
         "operations of different groups run one after the other, on one stream: NCCL keeps several streams in order "
-        f"from 2.26 on, and this is {name}"
-        for name in remarks
+        f"from 2.26 on where NCCL_LAUNCH_ORDER_IMPLICIT is 1, and {why}"
+        for why in remarks
     ]
 
 
@@ -336,26 +350,34 @@ def test_a_rank_on_which_nccl_does_not_start_is_named(nccl: ModuleType) -> None:
 
 
 @pytest.mark.parametrize(
-    ("chosen", "version", "groups", "expected"),
-    [(None, 22600, 2, "1"), ("0", 22600, 2, "0"), (None, 22505, 2, None), (None, 22600, 0, None)],
+    ("chosen", "version", "groups", "seen"),
+    [(None, 22600, True, "1"), ("0", 22600, True, "0"), (None, 22505, True, None), (None, 22600, False, None)],
 )
-def test_launch_order_is_that_of_the_calls_where_that_is_possible_and_of_use_and_the_user_chose_nothing_else(
-    nccl: ModuleType,
-    monkeypatch: pytest.MonkeyPatch,
-    chosen: str | None,
-    version: int,
-    groups: int,
-    expected: str | None,
+def test_nccl_knows_that_it_shall_order_launches_when_the_first_communicator_is_made(
+    nccl: ModuleType, monkeypatch: pytest.MonkeyPatch, chosen: str | None, version: int, groups: bool, seen: str | None
 ) -> None:
-    variable = "NCCL_LAUNCH_ORDER_IMPLICIT"
-    monkeypatch.setenv(variable, chosen or "")
-    if chosen is None:
-        monkeypatch.delenv(variable)
-    world = World(nccl, version=version)
-    for color in range(groups):
-        world.comm.split(color, 0)
+    if chosen is not None:
+        monkeypatch.setenv(LAUNCH_ORDER, chosen)
 
-    assert nccl.os.environ.get(variable) == expected
+    world = World(nccl, version=version, groups=groups)
+
+    assert world.library.launch_orders == [seen]
+
+
+@pytest.mark.parametrize(("chosen", "why"), [("0", "is 0"), (None, "is not set")])
+def test_groups_share_a_stream_where_nccl_was_not_asked_to_order_launches(
+    nccl: ModuleType, monkeypatch: pytest.MonkeyPatch, chosen: str | None, why: str
+) -> None:
+    if chosen is not None:
+        monkeypatch.setenv(LAUNCH_ORDER, chosen)
+    world = World(nccl, groups=chosen is not None)
+
+    part = world.comm.split(0, 0)
+    part.iallreduce(part.allocate(1, "fp32"), part.allocate(1, "fp32"))
+
+    assert [call[-1] for call in world.log if call[0] == "allReduce"] == [701]
+    (remark,) = world.comm.remarks(1)
+    assert remark.endswith(f"and NCCL_LAUNCH_ORDER_IMPLICIT {why}")
 
 
 @pytest.mark.parametrize("failing", ["send", "recv", "groupEnd"])

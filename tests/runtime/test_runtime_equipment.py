@@ -180,11 +180,12 @@ class Recorded:
 
 
 @pytest.mark.parametrize(
-    ("strategy", "model", "own", "calls"),
+    ("strategy", "model", "own", "calls", "groups"),
     [
-        ("dp", "vit-h", {}, {"iallreduce"}),
-        ("fsdp", "llama3-8b", {"sharding": 2}, {"allgather", "iallgather", "reduce_scatter", "iallreduce"}),
-        ("dp_pp", "llama3-8b", {"pp": 2}, {"send", "recv", "allreduce"}),
+        ("dp", "vit-h", {}, {"iallreduce"}, False),
+        ("fsdp", "llama3-8b", {"sharding": 2}, {"allgather", "iallgather", "reduce_scatter", "iallreduce"}, True),
+        ("fsdp", "llama3-8b", {"sharding": 4}, {"allgather", "iallgather", "reduce_scatter"}, False),
+        ("dp_pp", "llama3-8b", {"pp": 2}, {"send", "recv", "allreduce"}, True),
     ],
 )
 def test_a_communicator_is_told_what_it_will_be_asked_for(
@@ -194,6 +195,7 @@ def test_a_communicator_is_told_what_it_will_be_asked_for(
     model: str,
     own: dict[str, int],
     calls: set[str],
+    groups: bool,
 ) -> None:
     create = Recorded()
     monkeypatch.setattr("dlbench.comm.variants.create", create)
@@ -202,7 +204,7 @@ def test_a_communicator_is_told_what_it_will_be_asked_for(
     equipped.connect()
     equipped.close()
 
-    assert create.options["calls"] == calls
+    assert (create.options["calls"], create.options["groups"]) == (calls, groups)
 
 
 @pytest.mark.parametrize("compute", ["spin", "gemm"])
