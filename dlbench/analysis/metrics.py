@@ -57,10 +57,12 @@ def summary(campaign: Campaign, *, seed: int) -> pd.DataFrame:
     - `communication`: arithmetic mean over iterations of the maximum over ranks of sync_time / runtime.
     - `hidden`: arithmetic mean of the maximum over ranks of (overrun + issue) / runtime.
     - `skew`: median of the last rank's begin − the first's, seconds.
-    - `ideal_seconds`: the roofline's iteration in which communication takes no time; NaN where the runs do not agree.
+    - `ideal_seconds`: the roofline's iteration in which communication takes no time; NaN where the runs do not agree,
+      and where they computed nothing.
     - `roofline`: `ideal_seconds` / `seconds`.
     """
-    ideals = campaign.runs["ideal_seconds"]
+    # Records of before 0 stood for none have the roofline's there, too.
+    ideals = campaign.runs["ideal_seconds"].where(campaign.runs["compute"] != "none", 0.0)
     return table(
         [
             _summary(configuration, _ideal(ideals.loc[configuration.runs]), seed)

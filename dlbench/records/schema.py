@@ -240,7 +240,7 @@ class Header(msgspec.Struct, frozen=True, kw_only=True, tag="header", tag_field=
     messages: list[Message]
     """Message table."""
     ideal_seconds: Seconds = 0.0
-    """An iteration by the roofline in which communication takes no time; pipelines with their bubble."""
+    """An iteration by the roofline in which communication takes no time; pipelines with their bubble; 0 for none."""
     memory_bytes: NonNegative
     """Message buffers of the rank that needs most."""
     system: str = ""

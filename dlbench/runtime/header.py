@@ -46,6 +46,8 @@ def build_header(  # noqa: PLR0913 (the sources of a header, all by keyword)
         "run_id": unique_name(request.strategy, configuration.layout.world_size, created),
         "created": created,
         "compute": run.compute,
+        # Where nothing is computed, the roofline is the floor of nothing.
+        **({"ideal_seconds": 0.0} if run.compute == "none" else {}),
         "backend": backend,
         "system": run.system,
         "placement": run.placement,

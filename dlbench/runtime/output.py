@@ -101,7 +101,7 @@ def header_lines(header: Header, record: str | None) -> Iterator[str]:
         ("workload", _workload_line(header)),
         *(("message", _message_line(message)) for message in header.messages),
         ("compute", f"{header.compute}, {gpu['name']} roofline"),
-        ("ideal", f"{duration(header.ideal_seconds)} an iteration, if communication took no time"),
+        ("ideal", _ideal_line(header)),
         (
             "backend",
             f"{header.backend.name}{persistent}, {header.backend.library}; {header.dtype} as {header.backend.carrier}",
@@ -117,6 +117,12 @@ def header_lines(header: Header, record: str | None) -> Iterator[str]:
     ]
     yield from (one_line(f"{name:<10} {value}") for name, value in fields)
     yield from rank_map(header.hosts, _device_names(header))
+
+
+def _ideal_line(header: Header) -> str:
+    if header.ideal_seconds == 0:
+        return "none: nothing is computed"
+    return f"{duration(header.ideal_seconds)} an iteration, if communication took no time"
 
 
 def _where(header: Header) -> str:

@@ -126,6 +126,14 @@ def test_without_one_ideal_time_there_is_no_roofline(tmp_path: Path, ideals: tup
     assert math.isnan(row["roofline"])
 
 
+@pytest.mark.parametrize("ideal", [0.0, 0.5], ids=["none", "the roofline's, as in older records"])
+def test_what_computes_nothing_is_no_share_of_an_ideal_time(tmp_path: Path, ideal: float) -> None:
+    write_worked_run(tmp_path, compute="none", ideal_seconds=ideal)
+    row = only_row(summary(load([tmp_path]), seed=0))
+    assert math.isnan(row["ideal_seconds"])
+    assert math.isnan(row["roofline"])
+
+
 def test_the_relevance_of_each_class_is_that_of_the_definitions(tmp_path: Path) -> None:
     write_worked_run(tmp_path)
     frame = relevance(load([tmp_path]), seed=0).set_index("name")

@@ -120,6 +120,11 @@ def test_the_header_says_what_runs_on_what() -> None:
     ]
 
 
+def test_the_header_of_a_run_that_computes_nothing_says_that_it_has_no_ideal_time() -> None:
+    lines = text_of(compute="none", ideal_seconds=0.0)
+    assert [line for line in lines if line.startswith("ideal")] == ["ideal      none: nothing is computed"]
+
+
 def test_the_header_says_every_factor_that_bears_on_the_numbers() -> None:
     lines = text_of(
         strategy="dp_pp",

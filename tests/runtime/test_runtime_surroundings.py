@@ -208,6 +208,10 @@ def test_the_header_holds_what_the_reference_says_of_data_parallelism() -> None:
     assert made.ideal_seconds == pytest.approx(3 * 2376.55e-6, rel=1e-5)
 
 
+def test_without_compute_the_header_names_no_ideal_time() -> None:
+    assert built_header("--compute=none").ideal_seconds == 0
+
+
 def test_the_header_repeats_every_option_and_how_compute_is_performed() -> None:
     made = built_header("--iterations=4", "--delay=1:2:3", "--until-ci=0.1")
     assert made.options["iterations"] == 4
