@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from itertools import groupby, takewhile
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -66,6 +67,7 @@ EXCLUDED = Layout(
     about="Files and runs that count nowhere.",
     measures=("path", "run_id", "reason_text"),
     empty="Nothing was excluded: every file that was found counts.",
+    together=("path", "run_id", "reason_text"),
 )
 REASONS = replace(EXCLUDED, name="reasons", measures=("files", "reason_text"), file="excluded")
 
@@ -214,7 +216,7 @@ def _ran(results: Results) -> dict[str, Any]:
         "statements": [statement for statement in results.statements() if statement.values],
         "systems": systems(campaign),
         "runs": _runs_table(campaign, known),
-        "excluded": build(EXCLUDED, reasons),
+        "excluded": _excluded_table(reasons),
         "reasons": build(REASONS, _counted_reasons(reasons)),
     }
 
@@ -365,6 +367,13 @@ def _runs_table(campaign: Campaign, known: Collection[str]) -> Table:
     return build(replace(RUNS, measures=tuple(differing)), frame, known)
 
 
+def _excluded_table(excluded: pd.DataFrame) -> Table:
+    """Paths and reasons, and the runs where a file does not have the name of its run."""
+    names = [Path(path).stem for path in excluded["path"]]
+    repeated = (excluded["run_id"] == "") | (excluded["run_id"] == names)
+    return build(EXCLUDED, excluded.drop(columns="run_id") if repeated.all() else excluded)
+
+
 def _counted_reasons(excluded: pd.DataFrame) -> pd.DataFrame:
     counts = excluded["reason_text"].value_counts()
     return pd.DataFrame({"files": counts.to_numpy(), "reason_text": counts.index})
@@ -385,10 +394,18 @@ def _span(campaign: Campaign) -> str:
     runs = campaign.runs
     moments = (datetime.fromtimestamp(time, UTC) for time in (runs["begin"].min(), runs["end"].max()))
     begin, end = (moment.strftime("%Y-%m-%d %H:%M:%S UTC") for moment in moments)
-    systems_ = counted(runs["system"].nunique(), "system")
-    experiments = runs.loc[runs["experiment"] != "", "experiment"].nunique()
+    named, experiments = (runs.loc[runs[name] != "", name].nunique() for name in ("system", "experiment"))
+    on = f", on {counted(named, 'system')}" if named else ""
     part = f", {counted(experiments, 'experiment')}" if experiments else ""
-    return f"{counted(len(runs), 'run')} from {begin} to {end}, on {systems_}{part}."
+    return f"{counted(len(runs), 'run')} from {begin} to {end}{on}{part}{_nameless(runs)}."
+
+
+def _nameless(runs: pd.DataFrame) -> str:
+    """How many runs say nothing of their system, which can be one or many."""
+    count = int((runs["system"] == "").sum())
+    if count == len(runs):
+        return "; no run names its system"
+    return f"; {counted(count, 'run')} name{'s' if count == 1 else ''} no system" if count else ""
 
 
 def _tax_notes(results: Results) -> Sequence[str]:

@@ -217,6 +217,50 @@ def test_systems_list_their_hosts_and_what_only_some_runs_have(tmp_path: Path) -
     assert unnamed.name == "system not named"
 
 
+@pytest.mark.parametrize(
+    ("named", "said"),
+    [
+        (["a", "b", "b"], ", on 2 systems."),
+        (["a", "a", ""], ", on 1 system; 1 run names no system."),
+        (["a", "", ""], ", on 1 system; 2 runs name no system."),
+        (["", "", ""], " UTC; no run names its system."),
+    ],
+)
+def test_only_systems_that_runs_name_are_counted(tmp_path: Path, named: list[str], said: str) -> None:
+    for number, system in enumerate(named):
+        write_run(tmp_path, f"run-{number}", [[1.0, 1.0]], system=system)
+    section = page_of(tmp_path).source.split('<section id="run">')[1]
+    span = section.split("<p>")[1].split("</p>")[0]
+    assert span.startswith("3 runs from ")
+    assert span.endswith(said)
+
+
+def excluded_panels(folder: Path) -> list[str]:
+    """Each part of the table of what was excluded, as markup."""
+    section = page_of(folder).source.split('<section id="excluded">')[1].split("</section>")[0]
+    return section.split("<table>")[1:]
+
+
+def test_an_excluded_file_stands_beside_its_reason_and_not_beside_its_name_again(tmp_path: Path) -> None:
+    folder = tmp_path / ("deep/" * 25)
+    folder.mkdir(parents=True)
+    write_run(tmp_path, "counts", [[1.0, 1.0]])
+    lines = iterations([[1.0, 1.0]], [[0.1, 0.1]])
+    write_lines(folder / "failed.jsonl", header("failed", 2), *lines, end(1, "failed", "rank 1: no memory" * 9))
+    (folder / "foreign.jsonl").write_text("hello\n")
+    (table,) = excluded_panels(tmp_path)
+    assert re.findall(r"<th [^>]*>([^<]*)", table) == ["path", "reason"]
+    assert table.count("foreign.jsonl") == 1
+
+
+def test_an_excluded_file_of_another_name_than_its_run_has_both(tmp_path: Path) -> None:
+    write_run(tmp_path, "counts", [[1.0, 1.0]])
+    lines = iterations([[1.0, 1.0]], [[0.1, 0.1]])
+    write_lines(tmp_path / "renamed.jsonl", header("failed", 2), *lines, end(1, "failed", "rank 1: no memory"))
+    (table,) = excluded_panels(tmp_path)
+    assert re.findall(r"<th [^>]*>([^<]*)", table) == ["path", "run", "reason"]
+
+
 def test_what_a_record_says_is_text_and_never_markup(tmp_path: Path) -> None:
     hostile = header(
         HOSTILE,
