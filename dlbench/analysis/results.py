@@ -29,9 +29,9 @@ TAXED = 20
 SUMMARY = Layout(
     name="summary",
     title="Summary",
-    about="Per configuration: time of an iteration (its slowest rank) and skew as medians, throughput as geometric "
-    "mean, communication fraction and hidden part as arithmetic means over iterations. ideal: by the roofline, with "
-    "free communication; of ideal: ideal / time.",
+    about="Per configuration, concurrent runs apart: time of an iteration (its slowest rank) and skew as medians, "
+    "throughput as geometric mean, communication fraction and hidden part as arithmetic means over iterations. ideal: "
+    "by the roofline, with free communication; of ideal: ideal / time.",
     measures=(
         *_COUNTS,
         *("seconds", "minimum", "maximum", "ideal_seconds", "roofline"),
@@ -42,8 +42,8 @@ SUMMARY = Layout(
 RELEVANCE = Layout(
     name="relevance",
     title="Communication relevance",
-    about="Per configuration and communication class: median time on the rank that spent most in it, and the mean of "
-    "its largest share of a rank's runtime. total: sync_time and the communication fraction.",
+    about="Per configuration, concurrent runs apart, and communication class: median time on the rank that spent most "
+    "in it, and the mean of its largest share of a rank's runtime. total: sync_time and the communication fraction.",
     key=("name",),
     measures=(*_COUNTS, "seconds", "share"),
     empty="no run communicated",
@@ -75,8 +75,8 @@ SLOWDOWN = Layout(
 ENERGY = Layout(
     name="energy",
     title="Energy",
-    about="Per configuration: energy of an iteration, all GPUs, as arithmetic mean; local batch × replicas over it; "
-    "mean power of a GPU. From reading to reading, so what lies between two iterations is in it.",
+    about="Per configuration, concurrent runs apart: energy of an iteration, all GPUs, as arithmetic mean; local batch "
+    "× replicas over it; mean power of a GPU. From reading to reading, so what lies between two iterations is in it.",
     key=("energy_source",),
     measures=(*_COUNTS, "joules", "samples_per_joule", "watts"),
 )
