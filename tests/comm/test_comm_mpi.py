@@ -47,7 +47,7 @@ def available_gigabytes() -> float:
 
 
 @pytest.mark.patient
-@pytest.mark.parametrize("variant", ["plain", "persistent", "pieces", "gpu"])
+@pytest.mark.parametrize("variant", ["plain", "persistent", "pieces", "gpu", "persistent gpu"])
 def test_every_operation_delivers_its_payload_in_every_dtype_on_groups_of_1_to_4(mpi: Mpi, variant: str) -> None:
     stdout = mpi.run_ranks(HERE / "collective_ranks.py", 4, variant, env=IMPORTS, timeout=120).stdout
 

@@ -269,20 +269,21 @@ def test_without_products_a_phase_takes_no_time_and_no_memory() -> None:
 
 
 def test_another_thread_runs_while_a_phase_waits_and_drives_requests() -> None:
-    class LateEvent:
-        def __init__(self) -> None:
-            self.done = False
+    driven, other_ran = threading.Event(), threading.Event()
+    deadline = time.monotonic() + 20
 
-    event = LateEvent()
+    class LateEvent:
+        @property
+        def done(self) -> bool:
+            return other_ran.is_set() or time.monotonic() > deadline
 
     def watch() -> None:
-        time.sleep(0.05)
-        event.done = True
+        driven.wait(20)
+        other_ran.set()
 
     threading.Thread(target=watch, daemon=True).start()
-    calls: list[int] = []
-    wait(event, lambda: calls.append(1))  # type: ignore[arg-type]
-    assert len(calls) > 1
+    wait(LateEvent(), driven.set)  # type: ignore[arg-type]
+    assert (driven.is_set(), other_ran.is_set()) == (True, True)
 
 
 def test_what_does_not_fit_the_device_is_refused_before_it_runs() -> None:

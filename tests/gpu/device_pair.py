@@ -27,6 +27,7 @@ from device_checks import (
 
 from dlbench.accelerator.protocol import Driver
 from dlbench.comm.library import MPI
+from dlbench.comm.nccl import connect
 from dlbench.comm.payload import Message, fill
 from dlbench.comm.protocol import Communicator
 from dlbench.comm.variants import create
@@ -81,8 +82,7 @@ def overlap(bench: Bench, comm: MPI.Intracomm) -> Iterator[Row]:
     except PreflightError as error:
         yield skipped(f"overlap, {WHAT}", str(error))
         return
-    unique_id = comm.bcast(library.get_unique_id() if comm.rank == 0 else None)
-    yield from overlapped(bench, library.NcclCommunicator(RANKS, unique_id, comm.rank), WHAT)
+    yield from overlapped(bench, connect(comm, library), WHAT)
 
 
 CHECKS: tuple[Callable[[Bench, MPI.Intracomm], Iterable[Row]], ...] = (collectives, overlap)

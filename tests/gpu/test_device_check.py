@@ -49,7 +49,9 @@ def bench(driver: Any = None, device: Any = None, spec: str = "") -> Bench:
 def script(python: str, *options: str, **environment: str) -> subprocess.CompletedProcess[str]:
     command = [python, str(SCRIPT), *options]
     hidden = {"CUDA_VISIBLE_DEVICES": "", "ROCR_VISIBLE_DEVICES": "", "HIP_VISIBLE_DEVICES": ""}
-    env = {**os.environ, **hidden, **environment}
+    # A job of SLURM around the tests says nothing of the ranks that the script starts.
+    own = {name: value for name, value in os.environ.items() if not name.startswith(("SLURM_", "PMI"))}
+    env = {**own, **hidden, **environment}
     return subprocess.run(command, capture_output=True, text=True, check=False, timeout=100, env=env)
 
 

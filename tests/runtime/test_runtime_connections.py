@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dlbench.runtime.connections import MOST_BYTES, first_messages
+from dlbench.runtime.connections import first_messages
 from dlbench.strategies.layout import Layout
 from dlbench.strategies.ops import (
     AllGather,
@@ -62,7 +62,7 @@ def test_large_messages_are_cut_to_what_the_buffers_of_both_sides_may_take() -> 
     blocks = (2, 3, 3, 4, 1)
     for dtype, size in (("bf16", 2), ("fp64", 8)):
         elements = [op.buffer.elements for op in firsts(*program, dtype=dtype)]
-        assert elements == [MOST_BYTES // size // count for count in blocks]
+        assert elements == [64 * 2**20 // size // count for count in blocks]
 
 
 def test_in_a_group_of_very_many_ranks_every_rank_has_one_element() -> None:

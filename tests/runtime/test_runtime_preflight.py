@@ -256,6 +256,14 @@ def test_no_scale_is_offered_that_cannot_be_asked_for() -> None:
     assert gpu_refusal(20, 0, 1 + GPU_RESERVE, 1e-11).endswith("; free some")
 
 
+def test_a_rank_that_keeps_nothing_on_its_gpu_needs_no_reserve() -> None:
+    check_gpu_memory("rank 0", 0, 0, 300 * 2**20, 1.0, least=0)
+
+
+def test_products_alone_are_refused_where_no_scale_would_help() -> None:
+    assert gpu_refusal(0, 2 * 10**9, 10**9).endswith("0 B for messages and 2.000 GB for matrix products; free some")
+
+
 def test_what_fits_a_gpu_beside_the_reserve_is_not_refused() -> None:
     check_gpu_memory("rank 0", 3, 2, 5 + GPU_RESERVE, 1.0, least=0)
     with pytest.raises(PreflightError):

@@ -1,6 +1,6 @@
 /* A stand-in for NVIDIA's libcuda.so.1, as far as a rank asks it itself, without CuPy.
  *
- * STAND_IN_CUDA_LOG    file to which every context that becomes current is appended: its GPU, and whether a
+ * STAND_IN_CUDA_LOG    file to which every context is appended that is made or becomes current: its GPU, and whether a
  *                      library of MPI was loaded by then
  * STAND_IN_CUDA_GPUS   GPUs of the host (default 4)
  * STAND_IN_CUDA_HANG   what never returns: `load`, the constructor, or the name of a function
@@ -59,20 +59,23 @@ int cuDeviceGet(int *device, int ordinal) {
     return 0;
 }
 
+static void write_down(long device) {
+    const char *log = getenv("STAND_IN_CUDA_LOG");
+    FILE *file = log ? fopen(log, "a") : NULL;
+    if (file) {
+        fprintf(file, "GPU %ld %s MPI is loaded\n", device, mapped("/libmpi") ? "after" : "before");
+        fclose(file);
+    }
+}
+
 int cuDevicePrimaryCtxRetain(void **context, int device) {
     hang_in("cuDevicePrimaryCtxRetain");
+    write_down(device);
     *context = (void *)(intptr_t)(0x100000000 + device); /* more than 32 bits: a handle that is cut is found */
     return 0;
 }
 
 int cuCtxSetCurrent(void *context) {
-    intptr_t device = (intptr_t)context - 0x100000000;
-    const char *log = getenv("STAND_IN_CUDA_LOG");
-    FILE *file = log ? fopen(log, "a") : NULL;
-    if (file) {
-        int mpi = mapped("/libmpi");
-        fprintf(file, "GPU %ld %s MPI is loaded\n", (long)device, mpi ? "after" : "before");
-        fclose(file);
-    }
+    write_down((long)((intptr_t)context - 0x100000000));
     return 0;
 }

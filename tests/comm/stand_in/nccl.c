@@ -19,6 +19,7 @@
                                  dry    no work is carried out: buffers need no memory */
 #define _GNU_SOURCE
 #include <fcntl.h>
+#include <math.h>
 #include <pthread.h>
 #include <stdarg.h>
 #include <stdatomic.h>
@@ -142,6 +143,28 @@ static uint16_t to_bf16(float value) {
     return (bits + 0x7fff + (bits >> 16 & 1)) >> 16; /* to the nearest, ties to even */
 }
 
+/* By hand: compilers have a type for it only of late. */
+static float from_half(uint16_t half) {
+    float magnitude = half & 0x3ff;
+    int exponent = half >> 10 & 0x1f;
+    magnitude = exponent ? ldexpf(magnitude + 1024, exponent - 25) : ldexpf(magnitude, -24);
+    return half & 0x8000 ? -magnitude : magnitude;
+}
+
+static uint16_t to_half(float value) {
+    uint16_t sign = value < 0 ? 0x8000 : 0;
+    float magnitude = value < 0 ? -value : value;
+    if (!(magnitude < 65520)) return sign | 0x7c00;
+    int exponent;
+    frexpf(magnitude, &exponent); /* magnitude is below 2 to the exponent */
+    if (exponent < -13 || magnitude == 0) exponent = -13;
+    float scaled = ldexpf(magnitude, 11 - exponent);
+    uint16_t whole = scaled;
+    float rest = scaled - whole;
+    whole += rest > 0.5f || (rest == 0.5f && whole & 1); /* to the nearest, ties to even */
+    return sign + (uint16_t)((exponent + 13) << 10) + whole; /* a carry, and the leading 1, count up the exponent */
+}
+
 #define ADD_AS(TYPE)                                                                  \
     for (size_t i = 0; i < bytes / sizeof(TYPE); i++) ((TYPE *)sum)[i] += ((const TYPE *)share)[i]; \
     break
@@ -154,9 +177,12 @@ static void add(int datatype, void *sum, const void *share, size_t bytes) {
     case UINT32: ADD_AS(uint32_t);
     case INT64:
     case UINT64: ADD_AS(uint64_t);
-    case FLOAT16: ADD_AS(_Float16);
     case FLOAT32: ADD_AS(float);
     case FLOAT64: ADD_AS(double);
+    case FLOAT16:
+        for (uint16_t *to = sum, *end = to + bytes / 2, *from = (uint16_t *)share; to < end; to++, from++)
+            *to = to_half(from_half(*to) + from_half(*from));
+        break;
     case BFLOAT16:
         for (uint16_t *to = sum, *end = to + bytes / 2, *from = (uint16_t *)share; to < end; to++, from++)
             *to = to_bf16(from_bf16(*to) + from_bf16(*from));
