@@ -23,7 +23,7 @@ import numpy as np
 import pandas as pd
 
 from dlbench.analysis.campaign import Schema
-from dlbench.analysis.samples import Estimate, estimate_types, table
+from dlbench.analysis.samples import Estimate, estimate_types, one_sided, table
 from dlbench.analysis.tails import FARTHEST, Tail
 from dlbench.errors import OptionError
 
@@ -172,8 +172,10 @@ class Tax:
 
     def reason(self, n: int) -> str:
         """What to beware of."""
+        known = self.intervals.get(n)
+        widened = one_sided({"wait": known}) if known else ""
         far = f"the tax is an extrapolation beyond k = {FARTHEST} times the groups of its fit"
-        return "; ".join(filter(None, (self.beware, far if n > FARTHEST * self.group_size else "")))
+        return "; ".join(filter(None, (self.beware, widened, far if n > FARTHEST * self.group_size else "")))
 
 
 @dataclass(frozen=True, slots=True)

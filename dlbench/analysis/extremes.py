@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from dlbench.analysis.block_times import BlockTimes
 from dlbench.analysis.bootstrap import RESAMPLES, expanded_tail
-from dlbench.analysis.samples import Estimate
+from dlbench.analysis.samples import Estimate, one_sided
 from dlbench.analysis.tails import (
     FARTHEST,
     Floats,
@@ -53,6 +53,8 @@ _NOTEWORTHY_SHARE = 0.1
 _NOTEWORTHY_ERROR = 0.05
 _SAME_UP_TO = 2
 """k up to which fits by L-moments predict the same: the first two fix the mean of the larger of two draws."""
+_ROUNDING = 1e-9
+"""Relative. With one block, prediction and measurement are equal at k = 1, but for it."""
 _SORTED_AT_MOST = 200_000_000
 _FEWEST_RESAMPLES = 200
 _DISTRIBUTIONS: dict[str, tuple[Callable[[LMoments], Tail], Callable[[Floats], Tail]]] = {
@@ -144,7 +146,8 @@ def extremes(
     Raises `UserError` for block times that allow no fit and `OptionError` for impossible groups.
     """
     times, notes = _checked(times)
-    sizes = _sizes(times, group_size, predict)
+    asked = _sizes(times, group_size, predict)
+    sizes = sorted({*asked, *(size for size in _sizes(times, group_size) if size <= times.ranks)})
     rows = _Rows.of(times, group_size, sizes, seed)
     observed = rows.statistics(np.arange(len(times)), centring)
     maxima = np.sort(rows.scores(np.arange(len(times)), centring)[0], axis=None)
@@ -158,17 +161,21 @@ def extremes(
     fits = {name: _fit(name, maxima, again.moments, interval, seed) for name in _DISTRIBUTIONS}
     predicted = list(_predictions(times, group_size, sizes, fits, observed, again, interval))
     fits = _warned(fits, predicted, centring)
+    block_seconds, spread = interval(observed.block, again.block), interval(observed.spread, again.spread)
+    notes += _widened(times.source, {"block a": block_seconds, "spread b": spread}, fits)
     return Extremes(
         times=times,
         group_size=group_size,
         centring=centring,
         seed=seed,
-        block_seconds=interval(observed.block, again.block),
-        spread=interval(observed.spread, again.spread),
+        block_seconds=block_seconds,
+        spread=spread,
         maxima=maxima,
         fits=fits,
         tail=_tail(fits[GEV].shape),
-        predictions=[replace(each, reason=_reason(each, fits[each.distribution])) for each in predicted],
+        predictions=[
+            replace(each, reason=_reason(each, fits[each.distribution])) for each in predicted if each.ranks in asked
+        ],
         notes=(*times.notes, *notes),
     )
 
@@ -334,7 +341,7 @@ class _Interval(NamedTuple):
     """Makes estimates with the interval that resamples of `units` independent draws give (`analysis.bootstrap`).
 
     Samples of a heavy tail have lighter ones when they are resampled: where all of the interval lies on one side of the
-    estimate, it is widened to reach it.
+    estimate, it is widened to reach it, and `one_sided` says so.
     """
 
     units: int
@@ -384,11 +391,11 @@ _NO_MEAN = "by likelihood the shape ξ is 1 or more: such a tail has no mean"
 def _warned(fits: Mapping[str, Fit], predictions: Sequence[Prediction], centring: Centring) -> dict[str, Fit]:
     """The fits with what to beware of, as far as shape, likelihood and measured waits tell."""
     tail = _tail(fits[GEV].shape)
-    # At k = 1 both fits have the mean of the sample, whatever the tail.
-    checked = [each for each in predictions if each.distribution == GUMBEL and each.k > 1]
     gumbel = _BEWARE_GUMBEL[tail]
-    if tail == HEAVY and any(each.error.low > 0 for each in checked):
-        gumbel = _CONTRADICTED + (_IN_COMMON if centring == "pooled" else "")
+    contradicted = {each.k for each in predictions if each.distribution == GUMBEL and each.error.low > _ROUNDING}
+    if tail == HEAVY and contradicted:
+        # At k = 1 it is not what ranks have in common that is off, but blocks that differ.
+        gumbel = _CONTRADICTED + (_IN_COMMON if centring == "pooled" and 1 not in contradicted else "")
     reasons = {name: [gumbel] if name == GUMBEL else [] for name in fits}
     return {
         name: replace(fit, reason="; ".join(reasons[name] + ([_NO_MEAN] if fit.likelihood.shape >= 1 else [])))
@@ -396,8 +403,21 @@ def _warned(fits: Mapping[str, Fit], predictions: Sequence[Prediction], centring
     }
 
 
+def _widened(source: str, estimates: Mapping[str, Estimate], fits: Mapping[str, Fit]) -> list[str]:
+    """A note of the parameters whose intervals were widened to reach the estimate."""
+    found = dict(estimates)
+    for name, fit in fits.items():
+        found |= {
+            f"{name} {sign}": each for sign, each in zip("μσξ", (fit.location, fit.scale, fit.shape), strict=True)
+        }
+    said = one_sided(found)
+    return [f"{source}: {said}"] if said else []
+
+
 def _reason(prediction: Prediction, fit: Fit) -> str:
     reasons = [fit.reason] if fit.reason else []
+    if said := one_sided({"wait": prediction.tau, "measured": prediction.measured, "error": prediction.error}):
+        reasons.append(said)
     if prediction.k > FARTHEST:
         reasons.append(
             f"an extrapolation beyond k = {FARTHEST}, where no measurement supports the tail: mind its interval"
@@ -405,7 +425,7 @@ def _reason(prediction: Prediction, fit: Fit) -> str:
     return "; ".join(reasons)
 
 
-def _sizes(times: BlockTimes, group_size: int, predict: Sequence[int]) -> list[int]:
+def _sizes(times: BlockTimes, group_size: int, predict: Sequence[int] = ()) -> list[int]:
     """Ranks of the groups to predict, ascending. Raises `OptionError` for groups that are impossible."""
     if group_size < 2:  # noqa: PLR2004
         raise OptionError(f"group size {group_size} is impossible: a rank waits for another; use 2 or more")

@@ -18,7 +18,7 @@ from dlbench.analysis.block_times import BlockTimes, of_collectives, of_configur
 from dlbench.analysis.campaign import Campaign
 from dlbench.analysis.columns import counted, plain
 from dlbench.analysis.extremes import FEWEST_BLOCKS, GROUP_SIZE, Extremes, extremes
-from dlbench.analysis.model_tables import BANDWIDTHS, FITS, PREDICTIONS, fits, predictions, taxes
+from dlbench.analysis.model_tables import BANDWIDTHS, FITS, PREDICTIONS, fits, predictions, scaled_waits, taxes
 from dlbench.analysis.samples import Configuration, table
 from dlbench.analysis.tables import Layout, Table, build
 from dlbench.analysis.traces.collectives import Collectives
@@ -63,9 +63,8 @@ class Growth:
 def law_layout(found: Extremes) -> Layout:
     """The table of the bandwidth law, which says by which parameters and whose waits it is made."""
     factors = found.times.factors
-    scales = {name: factors.get(name, 1) for name in ("scale", "time_scale")}
-    scaled = [f"{name.replace('_', ' ')} {scale:g}" for name, scale in scales.items() if scale != 1]
-    beware = f" Times are those of scaled runs ({', '.join(scaled)}), and so are waits and B*." if scaled else ""
+    said = scaled_waits(factors.get("scale", 1), factors.get("time_scale", 1))
+    beware = f" {said[0].upper()}{said[1:]}." if said else ""
     given = (
         f"all-reduces of {si(_COLLECTIVE.message, 'B')}, latency {duration(_COLLECTIVE.alpha)}, elasticity "
         f"{_COLLECTIVE.elasticity:g}; dlbench bandwidth takes others"

@@ -187,6 +187,8 @@ class _FitRow(msgspec.Struct):
     tail_scale: _Positive
     tail_shape: Annotated[float, Meta(ge=-100, lt=2.0**63)]
     reason: str = ""
+    scale: _Positive = 1.0
+    time_scale: _Positive = 1.0
 
 
 class _PredictionRow(msgspec.Struct):
@@ -207,6 +209,7 @@ class _PredictionRow(msgspec.Struct):
 class _Document(msgspec.Struct):
     fits: list[_FitRow]
     predictions: list[_PredictionRow]
+    notes: list[str] = []
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,6 +224,8 @@ class Fitted:
     """a: mean block time, seconds."""
     domains: list[int]
     """Ranks for which the waits have intervals."""
+    notes: list[str]
+    """What is to know of the fit: what its file says of it, and of which scale its waits are."""
 
 
 def read_fit(path: Path, source: str | None = None) -> Fitted:
@@ -241,7 +246,21 @@ def read_fit(path: Path, source: str | None = None) -> Fitted:
         )
     taxes = [_tax(row, document.predictions) for row in fitted]
     domains = set.intersection(*(set(tax.intervals) for tax in taxes))
-    return Fitted(fitted[0].source, taxes, fitted[0].block_seconds, sorted(domains))
+    return Fitted(fitted[0].source, taxes, fitted[0].block_seconds, sorted(domains), _notes(document, fitted[0]))
+
+
+def _notes(document: _Document, fitted: _FitRow) -> list[str]:
+    """The notes of the document but for those of other groups, and one where its runs were scaled."""
+    others = tuple(f"{row.source}: " for row in document.fits if row.source != fitted.source)
+    said = scaled_waits(fitted.scale, fitted.time_scale)
+    return [*(note for note in document.notes if not note.startswith(others)), *([said] if said else [])]
+
+
+def scaled_waits(scale: float, time_scale: float) -> str:
+    """What to know of waits, and of B*, where messages or computation of the runs were scaled; empty where not."""
+    scales = {"scale": scale, "time scale": time_scale}
+    scaled = ", ".join(f"{name} {factor:g}" for name, factor in scales.items() if factor != 1)
+    return f"times are those of scaled runs ({scaled}), and so are waits and B*" if scaled else ""
 
 
 def _which(document: _Document, fitted: Sequence[_FitRow], source: str | None) -> str:

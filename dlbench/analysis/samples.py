@@ -24,6 +24,9 @@ FACTOR_TYPES: Schema = {name: RUNS[name] for name in FACTORS}
 """Types of the columns with which every table begins."""
 
 
+_ROUNDING = 1e-12
+
+
 class Estimate(NamedTuple):
     """A number and its 95 % confidence interval, NaN where there is none."""
 
@@ -35,9 +38,23 @@ class Estimate(NamedTuple):
         """The estimate of an increasing function of the number."""
         return Estimate(*map(function, self))
 
+    @property
+    def one_sided(self) -> bool:
+        """Whether the interval ends at the number; where number and ends are the same up to rounding, it does not."""
+        return self.value in self[1:] and self.high - self.low > _ROUNDING
+
     def columns(self, name: str) -> dict[str, float]:
         """As three columns of a table."""
         return {name: self.value, f"{name}_low": self.low, f"{name}_high": self.high}
+
+
+def one_sided(estimates: Mapping[str, Estimate]) -> str:
+    """What to know of the bootstrap intervals that were widened to reach their estimates; empty where none was."""
+    names = [name for name, estimate in estimates.items() if estimate.one_sided]
+    if not names:
+        return ""
+    ends = f"interval of {names[0]} ends" if len(names) == 1 else f"intervals of {', '.join(names)} end"
+    return f"{ends} at the estimate: nearly all resamples lie on one side of it"
 
 
 def estimate_types(*names: str) -> Schema:

@@ -1,9 +1,9 @@
 """`dlbench bandwidth`: the bandwidth that is still worth buying, with and without what ranks wait for the slowest.
 
-With `--json` the output is one object: dlbench (version), alpha and message, elasticity, with `--from-fit` fit (file)
-and source, with `--flops-factor` block and today (bandwidth), and arrays: taxes, whose objects have tax, mu and sigma
-(in spreads), shape, spread (1 s where mu and sigma are times) and group_size, and bandwidth and flops, whose objects
-have the columns of `dlbench.analysis.bandwidth` as keys; all in SI units.
+With `--json` the output is one object: dlbench (version), alpha and message, elasticity, with `--from-fit` fit (file),
+source and notes, with `--flops-factor` block and today (bandwidth), and arrays: taxes, whose objects have tax, mu and
+sigma (in spreads), shape, spread (1 s where mu and sigma are times) and group_size, and bandwidth and flops, whose
+objects have the columns of `dlbench.analysis.bandwidth` as keys; all in SI units.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import typer
 
 from dlbench import __version__
 from dlbench.arguments import ArgumentParser, at_least, more_than, path, text
-from dlbench.cli.extremes import counts
+from dlbench.cli.extremes import counts, note_lines
 from dlbench.cli.forwarding import add_command
 from dlbench.cli.selection import add_output
 from dlbench.errors import OptionError, one_line
@@ -200,6 +200,8 @@ class _Given(NamedTuple):
     block: float | None
     source: str = ""
     """Group of the fit that the taxes are from, unless their parameters were given."""
+    notes: Sequence[str] = ()
+    """What the file of the fit says to know of it."""
 
 
 def _given(arguments: argparse.Namespace) -> _Given:
@@ -214,7 +216,7 @@ def _given(arguments: argparse.Namespace) -> _Given:
             raise OptionError(f"{named[0]} contradicts --from-fit, whose file has it; leave one out")
         fitted = read_fit(Path(arguments.from_fit), arguments.source)
         domains = arguments.domain or fitted.domains or DOMAINS
-        return _Given(fitted.taxes, domains, arguments.block or fitted.block, fitted.source)
+        return _Given(fitted.taxes, domains, arguments.block or fitted.block, fitted.source, fitted.notes)
     if arguments.source:
         raise OptionError("--source chooses a group of --from-fit; name its file")
     domains = arguments.domain or DOMAINS
@@ -250,7 +252,7 @@ def _parameters(arguments: argparse.Namespace, given: _Given) -> dict[str, Any]:
     """What the tables are made by, in SI units."""
     found: dict[str, Any] = {name: getattr(arguments, name) for name in ("alpha", "message", "elasticity")}
     if arguments.from_fit:
-        found |= {"fit": arguments.from_fit, "source": given.source}
+        found |= {"fit": arguments.from_fit, "source": given.source, "notes": given.notes}
     if arguments.flops_factor:
         found |= {"block": given.block, "today": arguments.bandwidth or TODAY}
     names = ("tax", "mu", "sigma", "shape", "spread", "group_size")
@@ -319,6 +321,7 @@ def _lines(
     if FLOPS.name in frames and given.block:
         today = _exact((arguments.bandwidth or TODAY) / 1e9)
         yield f"# today      {today} GB/s, block {_microseconds(given.block)}"
+    yield from note_lines(given.notes)
     for layout in (BANDWIDTHS, FLOPS):
         if layout.name in frames:
             yield "#"

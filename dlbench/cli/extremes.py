@@ -156,16 +156,23 @@ def _fitted(times: Sequence[BlockTimes], arguments: argparse.Namespace) -> tuple
     return found, [f"not fitted: {error}" for error in refused]
 
 
-def _lines(found: Sequence[Extremes], notes: Sequence[str], written: Sequence[Path]) -> Iterator[str]:
-    from dlbench.analysis.model_tables import FITS, PREDICTIONS, fits, predictions  # noqa: PLC0415
-    from dlbench.analysis.tables import build  # noqa: PLC0415
-    from dlbench.analysis.terminal import comment, text_lines  # noqa: PLC0415
+def note_lines(notes: Sequence[str]) -> Iterator[str]:
+    """The first of the notes as comments, and how many more there are."""
+    from dlbench.analysis.terminal import comment  # noqa: PLC0415 - pandas takes its time
 
-    yield f"# dlbench {__version__} extremes"
     for note in notes[:_MOST_NOTES]:
         yield from comment(f"note       {one_line(note)}")
     if len(notes) > _MOST_NOTES:
         yield f"# note       {len(notes) - _MOST_NOTES} more notes, which --json lists"
+
+
+def _lines(found: Sequence[Extremes], notes: Sequence[str], written: Sequence[Path]) -> Iterator[str]:
+    from dlbench.analysis.model_tables import FITS, PREDICTIONS, fits, predictions  # noqa: PLC0415
+    from dlbench.analysis.tables import build  # noqa: PLC0415
+    from dlbench.analysis.terminal import text_lines  # noqa: PLC0415
+
+    yield f"# dlbench {__version__} extremes"
+    yield from note_lines(notes)
     for layout, frame in ((FITS, fits(found)), (PREDICTIONS, predictions(found))):
         yield "#"
         yield from text_lines(build(layout, frame))

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from dlbench.analysis.block_times import BlockTimes
 from dlbench.analysis.extremes import GEV, GUMBEL, HEAVY, LIGHT, OPEN, Extremes, Prediction, extremes
+from dlbench.analysis.samples import Estimate
 from dlbench.errors import OptionError, UserError
 
 Cube = NDArray[np.float64]
@@ -161,6 +162,70 @@ def test_a_tail_that_is_heavy_by_what_ranks_share_makes_no_bound_of_gumbel() -> 
     apart = fitted(cube, centring="instance")
     assert not any("centring" in said for said in (*apart.notes, *(each.reason for each in apart.predictions)))
     assert abs(prediction(apart, 32, GEV).error.value) < abs(prediction(found, 32, GEV).error.value)
+
+
+def rare_and_frequent(instances: int) -> Cube:
+    """Of 4 ranks one always takes 1 s longer in block 0, and in every tenth instance one takes 100 s longer in block 1.
+
+    Shape (2, instances, 4).
+    """
+    cube = np.zeros((2, instances, 4))
+    cube[0, :, 0] = 1.0
+    cube[1, ::10, 0] = 100.0
+    return cube
+
+
+@pytest.mark.parametrize("predict", [[], [64]])
+def test_gumbel_is_no_bound_where_groups_of_the_fitted_size_wait_less_than_it_predicts(predict: list[int]) -> None:
+    found = fitted(rare_and_frequent(120), predict=predict)
+    assert found.tail == HEAVY
+    no_bound = "Gumbel is no bound: measured waits are shorter than it predicts, although the tail looks heavy"
+    assert found.fits[GUMBEL].reason == no_bound
+    assert all(no_bound in each.reason for each in found.predictions if each.distribution == GUMBEL)
+    assert {each.ranks for each in found.predictions} == set(predict or [4, 8, 16, 32, 64])
+
+
+def test_the_error_at_the_fitted_size_is_that_of_one_sample_of_scores() -> None:
+    """Shares of slow ranks are 1/4 and 1/40, so s is √3 / 4 and 100 √39 / 40; maxima lie at √3, and at √39 or −1/√39.
+
+    The waits are 3/4 s, and 97.5 s in a tenth of the instances of block 1, where maxima of the others are 0 s:
+    10 − 2.5 = 7.5 s.
+    """
+    scores = (math.sqrt(3) + 0.1 * math.sqrt(39) - 0.9 / math.sqrt(39)) / 2
+    spread = (math.sqrt(3) / 4 + 100 * math.sqrt(39) / 40) / 2
+    each = prediction(fitted(rare_and_frequent(120)), 4, GUMBEL)
+    assert each.measured.value == pytest.approx((0.75 + 7.5) / 2)
+    assert each.error.value == pytest.approx(spread * scores / 4.125 - 1)
+    assert each.error.low > 0
+
+
+def test_an_interval_that_was_widened_to_its_estimate_is_told_from_others() -> None:
+    found = fitted(np.random.default_rng(3).pareto(1.5, size=(30, 8, 4)), predict=[64])
+    assert found.fits[GEV].shape.one_sided
+    assert prediction(found, 64, GEV).tau.one_sided
+    (note,) = (note for note in found.notes if "resamples" in note)
+    assert re.fullmatch(
+        r"block times: intervals? of .*GEV ξ.* ends? at the estimate: nearly all resamples lie on one side of it", note
+    )
+    for each in found.predictions:
+        assert each.tau.one_sided == ("interval of wait ends at the estimate" in each.reason)
+    assert not any("resamples" in note for note in fitted(normal(1, 40, 12)).notes)
+
+
+@pytest.mark.parametrize(
+    ("estimate", "one_sided"),
+    [
+        (Estimate(1.0, 1.0, 2.0), True),
+        (Estimate(1.0, 0.5, 1.0), True),
+        (Estimate(1.0, 0.5, 2.0), False),
+        (Estimate(0.0, 0.0, 0.0), False),
+        (Estimate(2e-16, 1e-16, 2e-16), False),  # rounding
+        (Estimate(1.0), False),
+        (Estimate(math.nan), False),
+    ],
+)
+def test_one_sided_intervals_end_at_the_estimate(estimate: Estimate, one_sided: bool) -> None:
+    assert estimate.one_sided == one_sided
 
 
 def test_where_the_interval_of_the_shape_holds_0_gumbel_is_no_bound() -> None:

@@ -136,6 +136,41 @@ def test_what_the_fit_says_of_gumbel_stands_beside_its_rows(call: Command, tmp_p
     ]
 
 
+def test_what_the_file_says_of_its_fit_is_said_again_but_not_of_other_groups(call: Command, tmp_path: Path) -> None:
+    name = fit(tmp_path / "fit.json", scale=0.01, time_scale=0.5)
+    document = json.loads(Path(name).read_text())
+    document["fits"].append(document["fits"][0] | {"source": "tensor"})
+    document["notes"] = ["all runs are scaled", "world: predictions start 28 % too high", "tensor: 30 blocks"]
+    Path(name).write_text(json.dumps(document))
+    arguments = ("--from-fit", name, "--source", "world", "--domain", "8", "--topology", "ring")
+    expected = [
+        "all runs are scaled",
+        "world: predictions start 28 % too high",
+        "times are those of scaled runs (scale 0.01, time scale 0.5), and so are waits and B*",
+    ]
+    assert json.loads(call(*arguments, "--json")[1])["notes"] == expected
+    lines = call(*arguments)[1].splitlines()
+    assert [line for line in lines if line.startswith("# note  ")] == [f"# note       {note}" for note in expected]
+
+
+def test_a_fit_of_unscaled_runs_without_notes_has_none(call: Command, tmp_path: Path) -> None:
+    arguments = ("--from-fit", fit(tmp_path / "fit.json"), "--domain", "8")
+    assert json.loads(call(*arguments, "--json")[1])["notes"] == []
+    assert "# note  " not in call(*arguments)[1]
+
+
+def test_a_wait_whose_interval_ends_at_it_says_so_in_its_row(call: Command, tmp_path: Path) -> None:
+    name = predicting(fit(tmp_path / "fit.json"), tau_low=1e-4)
+    found = rows(call, "--from-fit", name, "--domain", "8,64", "--topology", "ring")
+    said = "interval of wait ends at the estimate: nearly all resamples lie on one side of it"
+    assert [(row["domain"], row["tax"], row["reason"]) for row in found] == [
+        (8, "none", ""),
+        (8, "GEV", said),
+        (64, "none", ""),
+        (64, "GEV", ""),
+    ]
+
+
 def test_an_elasticity_may_have_its_sign(call: Command) -> None:
     first, second = (rows(call, f"--elasticity={value}", "--domain", "8") for value in ("0.2", "-0.2"))
     assert first == second
