@@ -16,12 +16,13 @@ CHECKOUT = Path(__file__).parents[1]
 ENTRY_POINTS = ("dp", "fsdp", "dp_pp", "dp_pp_tp", "dp_pp_ep", "preflight")
 RANK_MODULES = {"preflight": "preflight_job"}
 """What a rank of an entry point runs, where it is no strategy."""
-GROUND = {"errors"}
+GROUND = {"errors", "files"}
 STRATEGIES = GROUND | {"strategies", "roofline", "specs", "arguments"}
 RUN = STRATEGIES | {"runtime", "accelerator", "comm", "compute", "records", "statistics", "quantities"}
 
 MAY_IMPORT: dict[str, set[str]] = {
     "errors": set(),
+    "files": {"errors"},
     "specs": GROUND,
     "records": GROUND,
     "statistics": GROUND,

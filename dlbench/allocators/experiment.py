@@ -18,6 +18,7 @@ from msgspec import Meta
 from dlbench.allocators.classes import PATTERN
 from dlbench.allocators.mixture import Bin
 from dlbench.errors import OptionError, SpecError
+from dlbench.files import new_file
 from dlbench.quantities import counted
 from dlbench.specs.check import NonNegative, Positive, Text, require
 from dlbench.specs.reading import convert, read_yaml
@@ -112,13 +113,14 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
 
 def write_plan(plan: Plan, path: Path) -> None:
-    """Write the plan as its suffix says, .yaml, .yml or .json. Raises `SpecError` for another, or if it cannot."""
+    """Write the plan as its suffix says, .yaml, .yml or .json: whole, or what was there before stays.
+
+    Raises `SpecError` for another suffix, `OptionError` where it cannot be written.
+    """
     content: dict[str, Any] = msgspec.to_builtins(plan)
     text = json.dumps(content, indent=1, ensure_ascii=False) if _is_json(path) else "\n".join(_yaml_lines(content))
-    try:
-        path.write_text(f"{text}\n", encoding="utf-8")
-    except OSError as error:
-        raise SpecError(f"{path}: {(error.strerror or str(error)).lower()}") from None
+    with new_file(path) as file:
+        file.write(f"{text}\n".encode())
 
 
 def read_plan(path: Path) -> Plan:

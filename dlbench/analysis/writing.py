@@ -1,39 +1,14 @@
-"""Files that the analysis writes: each stands under its name once it is whole, or not at all."""
+"""Where the analysis writes."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import BinaryIO
 
 from dlbench.errors import OptionError
+from dlbench.files import new_file
 
-
-@contextmanager
-def new_file(path: Path) -> Iterator[BinaryIO]:
-    """A file that stands under its name once it is whole; after any error, what stood there before stays.
-
-    A link goes on leading to where it led, and a device or pipe is written to as it is. Raises `OptionError` where the
-    file cannot be written.
-    """
-    try:
-        if path.exists() and not path.is_file():
-            with path.open("wb") as file:
-                yield file
-            return
-        target = Path(os.path.realpath(path))
-        unfinished = target.with_name(f".{os.getpid()}.unfinished")
-        try:
-            with unfinished.open("wb") as file:
-                yield file
-            unfinished.replace(target)
-        finally:
-            with suppress(OSError):
-                unfinished.unlink()
-    except OSError as error:
-        raise OptionError(f"{path} cannot be written: {error.strerror or error}") from None
+__all__ = ["make_folder", "new_file", "same_file"]
 
 
 def make_folder(folder: Path) -> None:

@@ -25,6 +25,7 @@ import msgspec
 
 from dlbench.allocators.experiment import LARGEST_YAML, Experiment, Option, Plan, read_plan, write_plan
 from dlbench.errors import OptionError, UserError
+from dlbench.files import UNFINISHED, new_file
 from dlbench.slurm.journal import append, complete_lines, lock, mend
 from dlbench.slurm.pool_jobs import EXPERIMENT_FILE
 from dlbench.specs.check import NonNegative, Positive, Text
@@ -148,7 +149,8 @@ def find_campaign(folder: Path, request: Request) -> Campaign | None:
         raise OptionError(f"-o {folder}: is no folder; use another name")
     if not path.exists():
         entries = sorted(entry.name for entry in folder.iterdir()) if folder.exists() else []
-        if strangers := [name for name in entries if name not in {LOCK_FILE, *PLAN_FILES}]:
+        ours = {LOCK_FILE, *PLAN_FILES}
+        if strangers := [name for name in entries if name not in ours and not name.endswith(UNFINISHED)]:
             raise OptionError(f"-o {folder}: has {strangers[0]} and no {REQUEST_FILE}; use a new or an empty folder")
         return None
     if differences := list(_differences(read(path, Request), request)):
@@ -194,7 +196,8 @@ def _plan_file(folder: Path) -> Path:
 def _write_request(path: Path, request: Request) -> None:
     content: dict[str, Any] = msgspec.to_builtins(request)
     text = "".join(f"{key}: {json.dumps(value, ensure_ascii=False)}\n" for key, value in content.items())
-    path.write_text(text, encoding="utf-8")
+    with new_file(path) as file:
+        file.write(text.encode())
 
 
 def _differences(present: Request, asked: Request) -> Iterator[str]:

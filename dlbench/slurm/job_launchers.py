@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from dlbench.errors import OptionError, RunError
+from dlbench.files import new_file
 from dlbench.runtime.preflight import usable_cores
 from dlbench.slurm.launchers import (
     Allocation,
@@ -133,7 +134,8 @@ class Srun(JobLauncher):
         """A file with the node of each rank."""
         path = self._surroundings.scratch / f"{ranks.name}.hosts"
         hosts = [node for node in ranks.nodes for _ in range(ranks.per_node)][: ranks.count]
-        path.write_text("".join(f"{host}\n" for host in hosts))
+        with new_file(path) as file:
+            file.write("".join(f"{host}\n" for host in hosts).encode())
         return str(path.resolve())
 
     def end(self, launchers: Mapping[str, int]) -> None:

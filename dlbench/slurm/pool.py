@@ -46,6 +46,7 @@ _SECONDS_AFTER_FAILURE = 1.0
 """A failed job waits so long, times its failures in a row, before it is started again."""
 _LEAST_EXTENSION_SECONDS = 60
 """A run takes seconds to start, and on a busy machine tens of them, however short the timeout is."""
+_LEAST_SPACE_BYTES = 4096
 _KILL_SECONDS = 10.0
 """How long what was killed may take to be gone."""
 
@@ -410,8 +411,16 @@ def _reason(run: _Run, code: int, found: Found, error: str) -> str:
     """Why a run has ended: in the words of its record, of its ranks, or of its launcher."""
     if found.end:
         return found.end.reason
-    words = said(run.errors) or error.rpartition("\n")[2]
-    return f"exit code {code}: {words}" if words else f"exit code {code}, and no complete record"
+    if words := said(run.errors) or error.rpartition("\n")[2]:
+        return f"exit code {code}: {words}"
+    full = f"; no space is left in {run.errors.parent}" if _is_full(run.errors.parent) else ""
+    return f"exit code {code}, and no complete record{full}"
+
+
+def _is_full(folder: Path) -> bool:
+    """Whether not even a line can be written there."""
+    free = os.statvfs(folder)
+    return free.f_bavail * free.f_frsize < _LEAST_SPACE_BYTES
 
 
 def _attempts(events: Iterable[Event]) -> dict[str, int]:

@@ -15,6 +15,7 @@ from typing import IO
 
 from dlbench.allocators.experiment import Experiment
 from dlbench.errors import DlbenchError, OptionError, RunError, UserError
+from dlbench.files import new_file
 from dlbench.quantities import counted
 from dlbench.slurm.campaign import LOCAL, POOL_ERRORS, SCRIPT_FILE, Campaign, submitter
 from dlbench.slurm.pool_log import LOG_NAME, read_pool_log, unended
@@ -72,7 +73,8 @@ def write_scripts(
     texts = [render(script) for script in design_scripts(campaign, experiments, system, settings, draft=draft)]
     scripts = [campaign.write_experiment(experiment) / SCRIPT_FILE for experiment in experiments]
     for script, text in zip(scripts, texts, strict=True):
-        script.write_text(text, encoding="utf-8")
+        with new_file(script) as file:
+            file.write(text.encode())
         script.chmod(0o755)
     return scripts
 
@@ -237,16 +239,19 @@ class _Signals:
         return self._process.wait()
 
     def take(self, number: int, _: FrameType | None) -> None:
-        """Signal handler."""
+        """Signal handler. The pool knows nothing of terminals: where one closes, it ends as by SIGTERM."""
         self.received.append(number)
         if self._process is not None:
-            self._process.send_signal(number)
+            self._process.send_signal(signal.SIGTERM if number == signal.SIGHUP else number)
 
 
 @contextmanager
 def _forwarded(lock: int) -> Iterator[_Signals]:
     signals = _Signals(lock)
-    before = {number: signal.signal(number, signals.take) for number in (signal.SIGINT, signal.SIGTERM)}
+    numbers = [signal.SIGINT, signal.SIGTERM]
+    if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:  # which is what nohup asks for
+        numbers.append(signal.SIGHUP)
+    before = {number: signal.signal(number, signals.take) for number in numbers}
     try:
         yield signals
     finally:

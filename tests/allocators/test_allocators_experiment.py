@@ -9,11 +9,12 @@ from typing import Any
 import msgspec
 import pytest
 import yaml
+from full_disk import limited_files
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dlbench.allocators.experiment import Experiment, Job, Plan, read_plan, write_plan
-from dlbench.errors import SpecError
+from dlbench.errors import OptionError, SpecError
 
 SUFFIXES = (".yaml", ".yml", ".json")
 
@@ -248,8 +249,19 @@ def test_files_that_are_no_plan_are_refused_in_a_line(tmp_path: Path) -> None:
 def test_a_file_that_is_not_there_is_said_so(tmp_path: Path, suffix: str) -> None:
     with pytest.raises(SpecError, match="no such file or directory"):
         read_plan(tmp_path / f"plan{suffix}")
-    with pytest.raises(SpecError, match="no such file or directory"):
+    with pytest.raises(OptionError, match=r"cannot be written: No such file or directory"):
         write_plan(WHOLE, tmp_path / "nowhere" / f"plan{suffix}")
+
+
+@pytest.mark.parametrize("suffix", [".yaml", ".json"])
+def test_a_plan_that_does_not_fit_the_disk_leaves_the_one_that_is_there(tmp_path: Path, suffix: str) -> None:
+    path = tmp_path / f"plan{suffix}"
+    write_plan(WHOLE, path)
+    other = msgspec.structs.replace(WHOLE, seed=WHOLE.seed + 1)
+    with limited_files(100), pytest.raises(OptionError, match="cannot be written: File too large"):
+        write_plan(other, path)
+    assert read_plan(path) == WHOLE
+    assert list(tmp_path.iterdir()) == [path]
 
 
 def test_a_yaml_file_that_would_take_minutes_is_refused_with_the_way_out(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 import msgspec
 import pytest
 from campaigns import REQUEST, make_campaign, make_plan
+from full_disk import limited_files
 
 from dlbench.allocators.experiment import read_plan
 from dlbench.errors import OptionError, UserError
@@ -30,6 +31,21 @@ def test_one_that_was_killed_while_it_was_started_is_started_anew(tmp_path: Path
     make_campaign(tmp_path)
     (tmp_path / "campaign.yaml").unlink()
     assert find_campaign(tmp_path, REQUEST) is None
+
+
+def test_one_that_the_disk_had_no_space_for_is_started_anew(tmp_path: Path) -> None:
+    size = len(make_campaign(tmp_path / "whole").plan_file.read_bytes())
+    with limited_files(size - 1), pytest.raises(OptionError, match=r"plan.yaml cannot be written: File too large"):
+        make_campaign(tmp_path / "c")
+    (tmp_path / "c" / ".123.unfinished").touch()  # of one that was killed
+    assert find_campaign(tmp_path / "c", REQUEST) is None
+    assert find_campaign(tmp_path / "c", REQUEST) != make_campaign(tmp_path / "c")
+
+
+def test_its_request_is_whole_or_not_there(tmp_path: Path) -> None:
+    with limited_files(10), pytest.raises(OptionError, match=r"campaign.yaml cannot be written: File too large"):
+        module._write_request(tmp_path / "campaign.yaml", REQUEST)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_folder_with_other_files_is_left_alone(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -364,6 +365,18 @@ def test_what_a_killed_pool_has_left_behind_is_gone_before_the_first_run_starts(
         trial.report = lambda event: codes.append(left.poll()) if isinstance(event, Started) else None
         trial._pool.run()
     assert codes[0] == -signal.SIGKILL
+
+
+@pytest.mark.parametrize(("free", "said"), [(0, "; no space is left in {}"), (2, "")])
+def test_a_run_that_could_say_nothing_failed_on_a_full_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, free: int, said: str
+) -> None:
+    monkeypatch.setattr(pool.os, "statvfs", lambda _: SimpleNamespace(f_bavail=free, f_frsize=4096))
+    trial = Trial(tmp_path, {"a": "exit 3"}, respawns=0)
+    trial.run()
+    (given_up,) = trial.of(GivenUp)
+    why = f"exit code 3, and no complete record{said.format(tmp_path / 'logs')}"
+    assert why in given_up.reason
 
 
 def test_a_closed_pipe_keeps_no_run_from_its_end(tmp_path: Path) -> None:

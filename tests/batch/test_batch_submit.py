@@ -238,6 +238,35 @@ def test_a_signal_between_two_experiments_starts_no_other(campaign: Campaign, mo
     assert jobs(campaign) == {"mix-000": LOCAL}
 
 
+def test_a_terminal_that_closes_ends_the_pool_in_peace(campaign: Campaign, monkeypatch: pytest.MonkeyPatch) -> None:
+    program = (
+        "import os, signal, sys, time\n"
+        "signal.signal(signal.SIGTERM, lambda *_: sys.exit(open(sys.argv[1] + '/ended', 'w').close()))\n"
+        "os.kill(os.getppid(), signal.SIGHUP)\n"
+        "time.sleep(20)\n"
+    )
+    monkeypatch.setattr(module, "_pool", lambda folder, _: [sys.executable, "-c", program, str(folder)])
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    try:
+        with locked(campaign.folder) as lock:
+            assert run_here(campaign, campaign.plan.experiments, str, lock) == 128 + signal.SIGHUP
+    finally:
+        signal.signal(signal.SIGHUP, before)
+    assert (campaign.folder / "mix-000" / "ended").exists()
+    assert jobs(campaign) == {"mix-000": LOCAL}
+
+
+def test_a_signal_that_is_ignored_stays_ignored(campaign: Campaign, monkeypatch: pytest.MonkeyPatch) -> None:
+    program = "import os, signal; os.kill(os.getppid(), signal.SIGHUP)"
+    monkeypatch.setattr(module, "_pool", lambda *_: [sys.executable, "-c", program])
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)  # as nohup does
+    try:
+        with locked(campaign.folder) as lock:
+            assert run_here(campaign, campaign.plan.experiments, str, lock) == 0
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
 def test_experiments_run_here_one_after_the_other(campaign: Campaign, monkeypatch: pytest.MonkeyPatch) -> None:
     program = "import pathlib, sys; pathlib.Path(sys.argv[1], 'ran').touch(); sys.exit('alone' in sys.argv[1])"
     monkeypatch.setattr(module, "_pool", lambda folder, _: [sys.executable, "-c", program, str(folder)])
