@@ -126,7 +126,35 @@ def test_a_slow_warm_up_is_marked_apart_and_not_counted(tmp_path: Path) -> None:
     run(tmp_path, "a", [5.0] + [1.0] * 6, warmups=1)
     ax = only_axes(tmp_path, "stability")
     assert triangles(ax) == [([0.0], "white")]
-    assert note(ax) == "n = 6 iterations of 1 run"
+    assert note(ax) == "n = 6 iterations of 1 run; △ 1 of warm-up above the axis, up to 5.000 s"
+
+
+def test_slow_iterations_of_both_kinds_are_counted_apart(tmp_path: Path) -> None:
+    run(tmp_path, "a", [5.0, 7.0] + [1.0] * 9 + [10.0], warmups=2)
+    plot = plot_of(tmp_path, "stability")
+    (ax,) = plot.figure.axes
+    assert sorted(triangles(ax)) == [([0.0, 1.0], "white"), ([11.0], "black")]
+    assert note(ax) == (
+        "n = 10 iterations of 1 run; ▲ 1 above the axis, up to 10.00 s; △ 2 of warm-up above the axis, up to 7.000 s"
+    )
+    assert "△: warm-up iterations above it" in plot.caption
+
+
+def test_a_warm_up_at_the_end_of_the_axis_is_drawn_whole(tmp_path: Path) -> None:
+    run(tmp_path, "a", [1.1, 1.0, 1.0], warmups=1)  # an axis of a fifth of the median, around it: 0.9 to 1.1
+    ax = only_axes(tmp_path, "stability")
+    assert ax.get_ylim() == pytest.approx((0.9, 1.1))
+    (warm,) = (line for line in ax.lines if line.get_color() == GREY)
+    assert y_data(warm) == [1.1]
+    assert not warm.get_clip_on()
+
+
+def test_a_fast_warm_up_is_on_the_axis(tmp_path: Path) -> None:
+    run(tmp_path, "a", [0.5, 1.0, 1.0], warmups=1)
+    ax = only_axes(tmp_path, "stability")
+    # From 0.5 to 1.0, with 6 % of that on either side.
+    assert ax.get_ylim() == pytest.approx((0.47, 1.03))
+    assert lines(ax, GREY) == [([0], [0.5])]
 
 
 def test_noise_of_a_percent_does_not_fill_the_axis(tmp_path: Path) -> None:
@@ -155,7 +183,7 @@ def test_short_runs_lie_side_by_side_and_long_ones_take_the_width(tmp_path: Path
 
 def test_the_legend_names_what_is_drawn(tmp_path: Path) -> None:
     run(tmp_path, "a", [1.0])
-    names = ["warm-up", "measured", "median of a run", "its 95 % interval", "above the axis"]
+    names = ["warm-up", "measured", "median of a run", "its 95 % interval", "above the axis", "warm-up above it"]
     assert legend_of(plot_of(tmp_path, "stability")) == names
 
 

@@ -43,8 +43,9 @@ def draw(campaign: Campaign) -> Drawing:
         title="Runtime over the iterations",
         caption="Runtime of the slowest rank in each iteration of each run, runs of a configuration in the order in "
         "which they began. Warm-up iterations are grey and never counted. Line and band: median of a run's measured "
-        "iterations and its 95 % interval from order statistics, which takes 6 iterations. ▲: iterations above the "
-        "axis; a band that reaches its end ends at one of these. The axis does not begin at 0. "
+        "iterations and its 95 % interval from order statistics, which takes 6 iterations. ▲: measured iterations "
+        "above the axis; a band that reaches its end ends at one of these. △: warm-up iterations above it. The axis "
+        "does not begin at 0. "
         f"In all, {_counted(rows)}.",
         sheet=Sheet(
             columns=2 if max(len(panel.rows) for panel in found) <= _MOST_NARROW else 1, rows=5, heights=(1.75,)
@@ -65,7 +66,11 @@ def _draw(axes: Sequence[Axes], panel: Panel) -> str:
     rows = panel.rows.sort_values(["begin", "run", "iteration"], ignore_index=True)
     measured = rows.loc[~rows["warmup"], "seconds"].to_numpy()
     factor, unit = time_unit(float(np.median(measured)))
-    low, high = _range(measured, rows[~rows["warmup"]].groupby("run")["seconds"].median().max())
+    low, high = _range(
+        measured,
+        fastest=float(rows["seconds"].min()),
+        slowest=float(rows[~rows["warmup"]].groupby("run")["seconds"].median().max()),
+    )
     inside = rows["seconds"] <= high
     counted = rows.assign(place=np.arange(len(rows)), value=rows["seconds"].where(inside) * factor)
     runs = [run for _, run in counted.groupby("run", sort=False)]
@@ -78,12 +83,14 @@ def _draw(axes: Sequence[Axes], panel: Panel) -> str:
     ax.set_ylim(low * factor, high * factor)
     ax.set_xlim(-0.8, len(rows) - 0.2)
     ax.set_ylabel(f"slowest rank [{unit}]")
-    return _counted(rows) + _above(measured, high)
+    return _counted(rows) + _above(rows, high)
 
 
 def _draw_run(ax: Axes, run: pd.DataFrame, marker: str, factor: float) -> None:
     warm, measured = run[run["warmup"]], run[~run["warmup"]]
-    ax.plot(warm["place"], warm["value"], color=GREY, marker="o", markersize=3, markerfacecolor="white", linewidth=0.6)
+    hollow: dict[str, Any] = {"color": GREY, "marker": "o", "markersize": 3, "markerfacecolor": "white"}
+    # The axis is that of what counts, and a warm-up iteration may lie at its very end: no edge shall cut its mark.
+    ax.plot(warm["place"], warm["value"], linewidth=0.6, **hollow, clip_on=False, in_layout=False)
     ax.plot(measured["place"], measured["value"], color=MEASURED.color, marker=marker, linewidth=0.7, zorder=3)
     summary = summarise(measured["seconds"].to_numpy())
     ends = [measured["place"].iloc[0] - 0.4, measured["place"].iloc[-1] + 0.4]
@@ -114,27 +121,35 @@ def _label_runs(ax: Axes, runs: Sequence[pd.DataFrame]) -> None:
     ax.set_xlabel("run, its iterations from left to right")
 
 
-def _range(measured: NDArray[np.float64], slowest: float) -> tuple[float, float]:
-    """Seconds at the ends of the axis: around what is not far out, and the median of the slowest run.
+def _range(measured: NDArray[np.float64], *, fastest: float, slowest: float) -> tuple[float, float]:
+    """Seconds at the ends of the axis: from the fastest iteration to what is not far out and the slowest run's median.
 
     It is not shorter than a fixed share of the median.
     """
-    low, high = float(measured.min()), max(upper_limit([measured]), slowest)
+    low, high = fastest, max(upper_limit([measured]), slowest)
     missing = max(0.0, _LEAST_SPAN * float(np.median(measured)) - (high - low))
     margin = 0.06 * (high - low) + missing / 2
     return low - margin, high + margin
 
 
-def _above(seconds: NDArray[np.float64], limit: float) -> str:
-    above = clipped(seconds, limit)
-    return f"; ▲ {above.count} above the axis, {unbroken(f'up to {duration(above.maximum)}')}" if above else ""
+def _above(rows: pd.DataFrame, limit: float) -> str:
+    """How many measured and warm-up iterations are marked at the end of the axis."""
+    kinds = (("▲ {}", rows[~rows["warmup"]]), ("△ {} of warm-up", rows[rows["warmup"]]))
+    found = ((words, clipped(some["seconds"].to_numpy(), limit)) for words, some in kinds)
+    return "".join(
+        f"; {unbroken(words.format(above.count))} above the axis, {unbroken(f'up to {duration(above.maximum)}')}"
+        for words, above in found
+        if above
+    )
 
 
 def _legend(_: Sequence[Panel]) -> list[Any]:
+    triangle: dict[str, Any] = {"marker": "^", "markersize": 3, "linestyle": ""}
     return [
         Line2D([], [], color=GREY, marker="o", markersize=3, markerfacecolor="white", linewidth=0.6, label="warm-up"),
         Line2D([], [], color=MEASURED.color, marker=".", linewidth=0.7, label="measured"),
         Line2D([], [], color=_MEDIAN.color, linewidth=1.2, label="median of a run"),
         Patch(facecolor=_MEDIAN.color, alpha=0.25, linewidth=0, label="its 95 % interval"),
-        Line2D([], [], color="black", marker="^", markersize=3, linestyle="", label="above the axis"),
+        Line2D([], [], color="black", **triangle, label="above the axis"),
+        Line2D([], [], color=GREY, **triangle, markerfacecolor="white", label="warm-up above it"),
     ]
