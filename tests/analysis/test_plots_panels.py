@@ -12,7 +12,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dlbench.analysis.plots.clipping import clipped, upper_limit
-from dlbench.analysis.plots.panels import facet_title, largest, missing, ordered, panels, samples, unbroken, wrapped
+from dlbench.analysis.plots.panels import (
+    Family,
+    Panel,
+    Sheet,
+    facet_title,
+    largest,
+    lay_out,
+    missing,
+    ordered,
+    panels,
+    samples,
+    unbroken,
+    wrapped,
+)
 from dlbench.analysis.plots.style import LOOKS, STRATEGIES, looks, styled, time_unit
 
 
@@ -102,6 +115,32 @@ def test_the_largest_number_is_found_beside_absent_ones() -> None:
 def test_titles_are_broken_at_words_and_never_between_a_number_and_its_unit() -> None:
     text = wrapped(f"{'word ' * 12}{unbroken('12.5 ms')}\nsecond", 3.4)
     assert text.split("\n") == ["word " * 9 + "word", "word word 12.5\N{NO-BREAK SPACE}ms", "second"]
+
+
+def test_no_line_of_a_title_begins_with_the_dot_between_factors() -> None:
+    # 51 characters fit: the dot would be the 52nd, so the word before it goes with it.
+    text = wrapped(f"{'w' * 45} · {'x' * 3} · {'y' * 3}", 3.45)
+    assert text.split("\n") == ["w" * 45 + "\N{NO-BREAK SPACE}·", "xxx\N{NO-BREAK SPACE}· yyy"]
+
+
+@pytest.mark.parametrize(
+    ("count", "dealt"), [(1, [1]), (4, [4]), (5, [3, 2]), (9, [3, 3, 3]), (10, [4, 3, 3]), (16, [4, 4, 4, 4])]
+)
+def test_panels_are_dealt_evenly_over_as_few_pages_as_they_take(count: int, dealt: list[int]) -> None:
+    family = Family(
+        name="f",
+        title="t",
+        caption="c.",
+        sheet=Sheet(columns=2, rows=2),
+        draw=lambda axes, panel: "",
+        legend=lambda page: [],
+    )
+    found = [Panel(f"{number}", table({})) for number in range(count)]
+    with styled():
+        plots = lay_out(family, found).plots
+    assert [len(plot.figure.axes) for plot in plots] == dealt
+    named = [ax.get_title(loc="left") for plot in plots for ax in plot.figure.axes]
+    assert named == [panel.title for panel in found]
 
 
 def test_empty_lines_of_a_title_are_left_out() -> None:

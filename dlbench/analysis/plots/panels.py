@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 import textwrap
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -176,9 +177,8 @@ def lay_out(family: Family, found: Sequence[Panel]) -> Drawing:
             f"{most} of {len(found)} panels are drawn, those of most GPUs; choose with --strategy, --system or --where"
         )
         caption, left_out = f"{caption} Of such panels, {limit}.", [LeftOut(family.name, limit)]
-    pages = [shown[start : start + size] for start in range(0, len(shown), size)]
     plots = []
-    for number, page in enumerate(pages, start=1):
+    for number, page in enumerate(_dealt(shown, size), start=1):
         name = family.name if number == 1 else f"{family.name}-{number}"
         plots.append(Plot(name, family.title, caption, _figure(family, page)))
     return Drawing(plots, left_out)
@@ -188,6 +188,13 @@ def _largest(found: Sequence[Panel], most: int) -> Sequence[Panel]:
     """The panels of most GPUs, in their order."""
     ranked = sorted(range(len(found)), key=lambda index: -int(found[index].rows["gpus"].max()))
     return [found[index] for index in sorted(ranked[:most])]
+
+
+def _dealt(shown: Sequence[Panel], size: int) -> Iterator[Sequence[Panel]]:
+    """The panels on as few pages of `size` as it takes, about equally many on each: none stands alone on the last."""
+    pages = math.ceil(len(shown) / size)
+    ends = [math.ceil(len(shown) * number / pages) for number in range(pages + 1)]
+    return (shown[start:end] for start, end in pairwise(ends))
 
 
 def _figure(family: Family, page: Sequence[Panel]) -> Figure:
@@ -230,8 +237,9 @@ def unbroken(text: str) -> str:
 def wrapped(text: str, width: float) -> str:
     """Lines of a title above axes that are `width` inches wide with their labels; empty lines are left out.
 
-    A part of the text, which a line feed ends, has three lines at most.
+    A part of the text, which a line feed ends, has three lines at most. No line begins with the dot between factors.
     """
+    text = text.replace(" · ", "\N{NO-BREAK SPACE}· ")
     wrap = textwrap.TextWrapper(int((width - 0.45) * 17), max_lines=3, placeholder="…")
     return "\n".join(line for part in text.split("\n") for line in wrap.wrap(part))
 
