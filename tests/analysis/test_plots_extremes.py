@@ -63,7 +63,7 @@ def test_a_heavy_tail_leaves_the_density_readable_and_what_is_beyond_is_counted(
     inside = 1 - int(count) / len(heavy.maxima)
     assert sum(bar.get_width() * bar.get_height() for bar in bars) == pytest.approx(inside)
     assert float(largest) == pytest.approx(heavy.maxima[-1], abs=0.05)
-    assert legend_of(plot) == ["Gumbel", "GEV", "measured"]  # nothing is extrapolated
+    assert legend_of(plot) == ["Gumbel", "GEV", "measured", "beyond the axes"]  # nothing is extrapolated
 
 
 def test_a_distribution_has_one_colour_in_fits_and_law(plot: Plot) -> None:
@@ -94,11 +94,15 @@ def test_quantiles_far_out_stand_as_arrows_at_the_end_of_the_axes_and_are_counte
     assert all(limit in pair for line in arrows for pair in zip(x_data(line), y_data(line), strict=True))
     (said,) = (text.get_text() for text in quantiles.texts)
     beyond = sum(len(x_data(line)) for line in arrows)
-    assert re.fullmatch(rf"▲ {beyond} beyond, up to [\d.]+", said)
+    assert re.fullmatch(rf"◆ {beyond} beyond, up to [\d.]+", said)
     largest = max(heavy.maxima[-1], float(heavy.fits[GEV].tail.quantile(np.array([1 - 0.35 / len(heavy.maxima)]))[0]))
     assert float(said.split()[-1]) == pytest.approx(largest, abs=0.05)
     assert sum(len(x_data(line)) for line in points) + beyond == 2 * 500
-    assert "▲ stands at the end of the axes" in plot.caption
+    assert "◆ stands at the end of the axes" in plot.caption
+    assert "beyond the axes" in legend_of(plot)
+    # A diamond is that of no distribution.
+    assert {line.get_marker() for line in arrows} == {"D"}
+    assert "D" not in {line.get_marker() for line in points}
 
 
 def test_the_smallest_p_value_is_shown_as_a_bound(found: Extremes, plot: Plot) -> None:
@@ -109,7 +113,7 @@ def test_the_smallest_p_value_is_shown_as_a_bound(found: Extremes, plot: Plot) -
 
     assert shown(1 / 201) == "Gumbel p ≤ 0.005, GEV p ≤ 0.005"
     assert shown(0.25) == "Gumbel p = 0.250, GEV p = 0.250"
-    assert not [text for text in plot.figure.axes[1].texts if "▲" in text.get_text()]
+    assert not [text for text in plot.figure.axes[1].texts if "◆" in text.get_text()]
 
 
 def errorbars(ax: Axes) -> list[ErrorbarContainer]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from matplotlib.artist import Artist
@@ -26,6 +27,8 @@ from dlbench.analysis.tails import FARTHEST, plotting_positions
 NAME = "extremes"
 
 _LOOKS = {GUMBEL: style.GUMBEL, GEV: style.GEV}
+_BEYOND: dict[str, Any] = {"marker": "D", "markersize": 3.5, "linestyle": ""}
+"""What lies beyond the axes: a marker that no distribution has, and ◆ in words."""
 _MOST_POINTS = 500
 """Points of a quantile plot: more lie on each other."""
 _MOST_LABELS = 9
@@ -55,7 +58,7 @@ def _caption(found: Extremes) -> str:
         f"{_title(found)}: maxima of groups of {found.group_size} ranks as z-scores of their block times "
         f"(centring: {found.centring}), n = {len(found.maxima):,} of {counted(len(found.times), 'block')} on "
         f"{found.times.ranks} ranks. Above, density and quantiles of the fits by L-moments, with the p-value of each; "
-        "maxima far beyond the rest are counted, and ▲ stands at the end of the axes for quantiles there. Below, "
+        "maxima far beyond the rest are counted, and ◆ stands at the end of the axes for quantiles there. Below, "
         "predicted against measured mean waits in groups of more ranks, and the mean wait against the ranks of the "
         f"group; shaded: more than {FARTHEST} times the fitted groups, where it is an extrapolation. Bars are 95 % "
         "bootstrap intervals."
@@ -72,7 +75,7 @@ def _figure(found: Extremes) -> Figure:
     figure = Figure(figsize=(DOUBLE_COLUMN, 4.6))
     (density, quantiles), (against, growth) = figure.subplots(2, 2)
     _density(density, found)
-    _quantiles(quantiles, found)
+    cut = _quantiles(quantiles, found)
     _against(against, found)
     _growth(growth, found)
     handles: list[Artist] = [
@@ -82,6 +85,8 @@ def _figure(found: Extremes) -> Figure:
         ),
         Line2D([], [], color=MEASURED.color, marker=MEASURED.marker, linestyle="", label="measured"),
     ]
+    if cut:
+        handles.append(Line2D([], [], color="white", markeredgecolor="black", **_BEYOND, label="beyond the axes"))
     if _extrapolated(found):
         handles.append(Patch(color=LIGHT_GREY, label="extrapolated"))
     figure.suptitle(_title(found), parse_math=False)
@@ -109,7 +114,8 @@ def _density(ax: Axes, found: Extremes) -> None:
     ax.set_ylabel("density")
 
 
-def _quantiles(ax: Axes, found: Extremes) -> None:
+def _quantiles(ax: Axes, found: Extremes) -> bool:
+    """Draw quantiles against maxima; whether some of them are beyond the axes."""
     shown = np.unique(np.linspace(0, len(found.maxima) - 1, _MOST_POINTS).astype(int))
     positions, maxima = plotting_positions(len(found.maxima))[shown], found.maxima[shown]
     expected = {name: fit.tail.quantile(positions) for name, fit in found.fits.items()}
@@ -119,15 +125,16 @@ def _quantiles(ax: Axes, found: Extremes) -> None:
         inside = np.maximum(quantiles, maxima) <= limit
         ax.plot(quantiles[inside], maxima[inside], color=look.color, marker=look.marker, linestyle="", markersize=2)
         ends = np.minimum((quantiles[~inside], maxima[~inside]), limit)
-        ax.plot(*ends, color=look.color, markeredgecolor="black", marker="^", linestyle="", markersize=4)
+        ax.plot(*ends, color=look.color, markeredgecolor="black", **_BEYOND)
     ax.axline((0, 0), slope=1, color=GREY, linestyle=":", linewidth=0.8)
     beyond = clipped(np.concatenate([np.maximum(quantiles, maxima) for quantiles in expected.values()]), limit)
     if beyond:
-        cut = f"▲ {beyond.count} beyond, up to {beyond.maximum:.1f}"
+        cut = f"◆ {beyond.count} beyond, up to {beyond.maximum:.1f}"
         ax.text(0.98, 0.04, cut, transform=ax.transAxes, horizontalalignment="right")
     ax.set_title(", ".join(f"{name} {_p_value(fit)}" for name, fit in found.fits.items()))
     ax.set_xlabel("quantile of the fit [z-score]")
     ax.set_ylabel("group maximum [z-score]")
+    return beyond is not None
 
 
 def _p_value(fit: Fit) -> str:
