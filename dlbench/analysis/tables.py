@@ -7,7 +7,7 @@ panel by panel. `dlbench.analysis.export` writes the frame as it is, in SI units
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import pandas as pd
@@ -22,6 +22,8 @@ _DESCRIBING = (*FACTORS, "concurrent", "experiment", "library_a", "library_b")
 """Columns that say what a row is about, as far as a table has them."""
 _LONGEST_CELL = 24
 """Longer values of a factor stand in a legend below the table."""
+_LONGEST_IN_NEED = 12
+"""Where there is not even room for one measure, so do those that are longer than this."""
 _LEAST_ROOM = 50
 """Characters for measures beside a key, however wide: parts of one measure would be unreadable."""
 GAP = 2
@@ -101,21 +103,48 @@ class Table:
         The first part has the whole key where that leaves room; every part has what tells the rows apart. An estimate
         is never parted from its interval, nor what the layout holds together.
         """
-        strips = {name: self.strip(name, limit) for name in (*self.key, *self.measures)}
-        wide = {name: width_of(strip) + GAP for name, strip in strips.items()}
+        strips = self._strips(limit)
+        wide = _widths(strips, width_of)
         telling = _telling(self.frame.iloc[:limit], self.key, wide)
         fits = sum(wide[name] for name in self.key) + _LEAST_ROOM <= width
         aside = [] if fits else [name for name in self.key if name not in telling]
-        width = max(width, sum(wide[name] for name in telling) + _LEAST_ROOM)
+        units = list(self._units([*aside, *self.measures]))
+        widest = max((sum(wide[name] for name in unit) for unit in units), default=0)
+        width = max(width, sum(wide[name] for name in telling) + min(_LEAST_ROOM, widest))
         panel = list(self.key if fits else telling)
         fresh = True
-        for unit in self._units([*aside, *self.measures]):
+        for unit in units:
             if not fresh and sum(wide[name] for name in (*panel, *unit)) > width:
                 yield [strips[name] for name in panel]
                 panel = list(telling)
             panel += unit
             fresh = False
         yield [strips[name] for name in panel]
+
+    def narrowed(self, width: int, width_of: Callable[[Strip], int]) -> Table:
+        """The table with marks for long values of its key where no measure has room beside them; remarks explain them.
+
+        Columns of few values are marked first, since a legend is read more easily the shorter it is.
+        """
+        wide = _widths(self._strips(), width_of)
+        long = [name for name in self.key if wide[name] - GAP > _LONGEST_IN_NEED]
+        marked: list[str] = []
+        for name in sorted(long, key=lambda name: self.frame[name].nunique()):
+            if self._needed(wide) <= width:
+                break
+            marked.append(name)
+            wide[name] = GAP + max(len(column(name).heading), len(f"#{self.frame[name].nunique()}"))
+        frame, legend = _marked(self.frame, marked)
+        return replace(self, frame=frame, remarks=(*self.remarks, *legend)) if marked else self
+
+    def _needed(self, wide: Mapping[str, int]) -> int:
+        """Width of the columns that tell the rows apart and the widest that can stand beside them."""
+        telling = _telling(self.frame, self.key, wide)
+        units = self._units([*(name for name in self.key if name not in telling), *self.measures])
+        return sum(wide[name] for name in telling) + max(sum(wide[name] for name in unit) for unit in units)
+
+    def _strips(self, limit: int | None = None) -> dict[str, Strip]:
+        return {name: self.strip(name, limit) for name in (*self.key, *self.measures)}
 
     def _units(self, names: Sequence[str]) -> Iterator[tuple[str, ...]]:
         """The names, those that the layout holds together in one."""
@@ -162,6 +191,10 @@ def build(layout: Layout, frame: pd.DataFrame, known: Collection[str] = (), most
     )
 
 
+def _widths(strips: Mapping[str, Strip], width_of: Callable[[Strip], int]) -> dict[str, int]:
+    return {name: width_of(strip) + GAP for name, strip in strips.items()}
+
+
 def _telling(frame: pd.DataFrame, key: Sequence[str], wide: Mapping[str, int]) -> tuple[str, ...]:
     """Few columns of the key that tell as many rows apart as all of them do; of equals the narrower."""
 
@@ -199,13 +232,19 @@ def _absences(frame: pd.DataFrame, measures: Sequence[str], samples: str) -> Ite
 
 def _with_legend(frame: pd.DataFrame, factors: Sequence[str]) -> tuple[pd.DataFrame, list[str]]:
     """The frame with marks for the values of factors that are too long for a column, and what these stand for."""
+    return _marked(
+        frame, [name for name in factors if max(map(len, map(plain, frame[name])), default=0) > _LONGEST_CELL]
+    )
+
+
+def _marked(frame: pd.DataFrame, names: Sequence[str]) -> tuple[pd.DataFrame, list[str]]:
+    """The frame with marks for the values of these columns, and what the marks stand for."""
     legend: list[str] = []
-    for name in factors:
+    for name in names:
         texts = [plain(value) for value in frame[name]]
-        if max(map(len, texts), default=0) > _LONGEST_CELL:
-            marks = {text: f"#{number}" for number, text in enumerate(dict.fromkeys(texts), start=1)}
-            frame = frame.assign(**{name: [marks[text] for text in texts]})
-            legend += [f"{column(name).heading} {mark}: {text}" for text, mark in marks.items()]
+        marks = {text: f"#{number}" for number, text in enumerate(dict.fromkeys(texts), start=1)}
+        frame = frame.assign(**{name: [marks[text] for text in texts]})
+        legend += [f"{column(name).heading} {mark}: {text}" for text, mark in marks.items()]
     return frame, legend
 
 

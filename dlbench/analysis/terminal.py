@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from textwrap import wrap
 
 from dlbench.analysis.campaign import Campaign
 from dlbench.analysis.columns import counted
+from dlbench.analysis.screen import broken, fitted, line_width
 from dlbench.analysis.tables import GAP, Strip, Table
 
-WIDTH = 120
-"""Characters of a line that a table tries to fit."""
 _MOST_EXCLUDED = 20
 _MARGIN = " " * GAP
 
@@ -21,35 +19,41 @@ def loaded_lines(campaign: Campaign) -> Iterator[str]:
     measured = counted(int(runs["measured"].sum()), "measured iteration")
     yield f"# read       {counted(campaign.files, 'file')}: {counted(len(runs), 'run')} with {measured}"
     yield f"# excluded   {len(excluded)}"
-    yield from (f"#   {row.path}: {row.reason}" for row in excluded.head(_MOST_EXCLUDED).itertuples())
+    yield from (fact(f"  {row.path}: {row.reason}") for row in excluded.head(_MOST_EXCLUDED).itertuples())
     if len(excluded) > _MOST_EXCLUDED:
         yield f"#   and {len(excluded) - _MOST_EXCLUDED} more, which --json lists"
-    yield from (f"# note       {note}" for note in campaign.notes)
+    yield from (fact(f"note       {note}") for note in campaign.notes)
 
 
-def text_lines(table: Table, width: int = WIDTH) -> Iterator[str]:
+def text_lines(table: Table, width: int | None = None) -> Iterator[str]:
     """Title, what is equal in all rows, the rows, and why cells are absent.
 
-    A table wider than `width` is cut into panels, each with the key.
+    A table wider than `width`, or else than lines may be, is cut into panels, each with the key.
     """
-    yield f"# {table.layout.title}"
+    width = width or line_width()
+    yield from comment(table.layout.title, width)
     if table.frame.empty:
         yield from comment(table.layout.empty, width)
         return
     yield from comment(table.layout.about, width)
     for statement in table.statements:
         yield from comment(str(statement), width)
-    for panel in table.panels(width, lambda strip: len(_column(strip)[0])):
+    table = table.narrowed(width, _width_of)
+    for panel in table.panels(width, _width_of):
         yield "#"
         yield from _panel_lines(panel)
     for remark in table.remarks:
         yield from comment(remark, width)
 
 
-def comment(text: str, width: int = WIDTH) -> Iterator[str]:
-    """Header lines of the text, wrapped."""
-    lines = wrap(text, width - GAP, subsequent_indent=_MARGIN, break_on_hyphens=False, break_long_words=False)
-    return (f"# {line}" for line in lines)
+def comment(text: str, width: int | None = None) -> Iterator[str]:
+    """Header lines of the text, wrapped at `width`, or else at that of lines."""
+    return (f"# {line}" for line in broken(text, (width or line_width()) - GAP, _MARGIN))
+
+
+def fact(text: str) -> str:
+    """A header line that is one where a program reads it; a terminal gets as many as it takes."""
+    return fitted(f"# {text}", f"# {_MARGIN}")
 
 
 def _panel_lines(panel: Sequence[Strip]) -> Iterator[str]:
@@ -67,6 +71,10 @@ def _column(strip: Strip) -> list[str]:
     heads = ((strip.heading, f"[{strip.unit}]" if strip.unit else ""), ("low", ""), ("high", ""))
     padded = (_padded([*head, *cells], strip.numeric) for head, cells in zip(heads, parts, strict=False))
     return [" ".join(line) for line in zip(*padded, strict=True)]
+
+
+def _width_of(strip: Strip) -> int:
+    return len(_column(strip)[0])
 
 
 def _padded(cells: Sequence[str], numeric: bool) -> list[str]:

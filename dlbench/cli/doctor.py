@@ -13,9 +13,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import shutil
-import sys
-import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +20,7 @@ import msgspec
 import typer
 
 from dlbench import __version__
+from dlbench.analysis.screen import broken, terminal_columns
 from dlbench.arguments import ArgumentParser, more_than
 from dlbench.cli.forwarding import add_command
 from dlbench.quantities import counted
@@ -135,7 +133,5 @@ def _piece_lines(piece: str, finding: Finding) -> Iterator[str]:
 
 def _wrapped(line: str) -> str:
     """The line, on a terminal wrapped beneath what was found; whole where a program reads it."""
-    columns = shutil.get_terminal_size().columns if sys.stdout.isatty() else 0
-    if columns < _NARROWEST:
-        return line
-    return textwrap.fill(line, columns, subsequent_indent=_MARGIN, break_long_words=False, break_on_hyphens=False)
+    columns = terminal_columns() or 0
+    return line if columns < _NARROWEST else "\n".join(broken(line, columns, _MARGIN))

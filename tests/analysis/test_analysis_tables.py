@@ -244,13 +244,26 @@ def test_an_estimate_is_never_parted_from_its_interval() -> None:
     assert all(head.count("time") == head.count("low") == head.count("high") for head in heads)
 
 
-def test_a_key_that_is_too_wide_leaves_room_for_measures() -> None:
+def test_a_key_that_leaves_no_room_for_a_measure_gets_marks_and_a_legend() -> None:
     rows = [row(placement=place * 20, dtype=dtype * 20) for place in "xy" for dtype in "ab"]
     printed = lines(*rows, width=40)
-    assert [line.split()[1:4] for line in printed if line.startswith("# placement")] == [
-        ["placement", "dtype", "runs"],
-        ["placement", "dtype", "throughput"],
+    # Both columns of 22 and the widest estimate of 27 take 71: with one column marked still 60, above 40.
+    assert f"# placement #2: {'y' * 20}" in printed
+    assert f"# dtype #1: {'a' * 20}" in printed
+    assert [line.split()[:2] for line in printed if line.startswith("  ")][:4] == [
+        ["#1", "#1"],
+        ["#1", "#2"],
+        ["#2", "#1"],
+        ["#2", "#2"],
     ]
+
+
+def test_a_key_stays_where_one_measure_has_room_beside_it() -> None:
+    rows = [row(placement=place * 20, dtype=dtype * 20) for place in "xy" for dtype in "ab"]
+    printed = lines(*rows, width=80)
+    assert [line.split()[1:3] for line in printed if line.startswith("# placement")][0] == ["placement", "dtype"]
+    assert not any("#1" in line for line in printed)
+    assert max(map(len, printed)) <= 80
 
 
 def test_comments_wrap_below_themselves() -> None:
