@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from dlbench.analysis.screen import fitted
 from dlbench.arguments import ArgumentParser, path, text
 from dlbench.cli.forwarding import add_command
 from dlbench.cli.plan_options import add_plan_arguments, design_plan, options_of_runs, plan_request, run_options
@@ -35,6 +36,7 @@ with the nodes of a cluster, from files that were written there:
   dlbench plan --system leonardo --topology topology.conf --nodes 'lrdn[0001-0510]' --pattern tier -o plan.json"""
 
 _NONE = "-"
+_MARGIN = f"# {'':<11}"
 
 
 def register(app: typer.Typer) -> None:
@@ -84,7 +86,7 @@ def _print(found: Plan) -> None:
 
     hours = [node_hours(found, experiment) for experiment in found.experiments]
     for name, value in _summary(found, hours):
-        print(f"# {name:<11}{one_line(value)}")
+        print(fitted(f"# {name:<11}{one_line(value)}", _MARGIN))
     pairs = zip(found.experiments, hours, strict=True)
     print_table([_row(found, experiment, cost) for experiment, cost in pairs])
 
@@ -122,7 +124,7 @@ def _row(found: Plan, experiment: Experiment, hours: float) -> dict[str, str]:
         "entropy": _measure(experiment.entropy, experiment.entropy_bin),
         "locality": _measure(experiment.locality, experiment.locality_bin),
         "seconds": str(experiment.timeout_seconds),
-        "node-hours": f"{hours:.2f}",
+        "node hours": f"{hours:.2f}",
     }
 
 

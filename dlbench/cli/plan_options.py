@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from dlbench.analysis.screen import fitted
 from dlbench.arguments import ArgumentParser, at_least, between, text
 from dlbench.errors import OptionError, one_line
 
@@ -158,7 +159,8 @@ def design_plan(request: Request, system: SystemSpec, partition: str | None, res
         usable = Restriction(partition=partition, sinfo=Path(request.sinfo), states=USABLE_STATES)
         machine = replace(machine, topology=restricted(machine.topology, usable))
     topology = restricted(machine.topology, restriction)
-    print(f"# topology   {one_line(machine.source)}: {len(topology.nodes)} nodes, {topology.gpus} GPUs")
+    found = f"{one_line(machine.source)}: {len(topology.nodes)} nodes, {topology.gpus} GPUs"
+    print(fitted(f"# topology   {found}", f"# {'':<11}"))
     return make_plan(request, system, topology)
 
 

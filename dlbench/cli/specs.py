@@ -7,9 +7,6 @@ of the YAML files, and for a model what is derived: parameters, expert_parameter
 from __future__ import annotations
 
 import json
-import shutil
-import sys
-import textwrap
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -18,6 +15,7 @@ from typing import Any, TypeAlias
 import msgspec
 import typer
 
+from dlbench.analysis.screen import broken, line_width, terminal_columns
 from dlbench.arguments import ArgumentParser, text
 from dlbench.cli.forwarding import add_command
 from dlbench.quantities import si
@@ -148,11 +146,11 @@ def _lines(found: dict[str, Any]) -> Iterator[str]:
     """One line per field; on a terminal, long values are wrapped beneath themselves."""
     fields = list(_outline(found))
     indent = max(len(key) for key, _ in fields) + 2
-    columns = shutil.get_terminal_size().columns if sys.stdout.isatty() else 0
+    columns = terminal_columns() or 0
     for key, value in fields:
         line = f"{key:<{indent}}{value}".rstrip()
         if columns > 2 * indent:
-            line = textwrap.fill(line, columns, subsequent_indent=" " * indent, break_on_hyphens=False)
+            line = "\n".join(broken(line, columns, " " * indent))
         yield line
 
 
@@ -180,24 +178,63 @@ def _text(value: Any, unit: str) -> str:
 
 
 def print_table(rows: Sequence[Row]) -> None:
-    """Print rows with the same columns: aligned by spaces, on a terminal with a rule beneath the headings."""
-    if sys.stdout.isatty():
-        _print_rich_table(rows)
+    """Print rows with the same columns: aligned by spaces, on a terminal with a rule beneath the headings.
+
+    On a terminal that is too narrow, cells are wrapped at spaces; where that is not enough, the table is cut into parts
+    that all have the first column.
+    """
+    columns = [[heading, *(row[heading] for row in rows)] for heading in rows[0]]
+    if terminal_columns() is not None:
+        _print_rich_parts(columns, line_width())
         return
-    cells = [list(rows[0]), *(list(row.values()) for row in rows)]
-    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-    for line in cells:
+    widths = [max(map(len, column)) for column in columns]
+    for line in zip(*columns, strict=True):
         print("  ".join(f"{cell:<{width}}" for cell, width in zip(line, widths, strict=True)).rstrip())
 
 
-def _print_rich_table(rows: Sequence[Row]) -> None:
+def _print_rich_parts(columns: Sequence[Sequence[str]], room: int) -> None:
     from rich import box  # noqa: PLC0415 - only a terminal needs it
     from rich.console import Console  # noqa: PLC0415
     from rich.table import Table  # noqa: PLC0415
 
-    table = Table(box=box.SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0))
-    for heading in rows[0]:
-        table.add_column(heading, overflow="fold")
-    for row in rows:
-        table.add_row(*row.values())
-    Console().print(table)
+    for number, part in enumerate(table_parts(columns, room)):
+        if number:
+            print()
+        widths = column_widths(part, room)
+        table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))
+        for (heading, *_), width in zip(part, widths, strict=True):
+            table.add_column(heading, width=width)
+        for cells in zip(*(column[1:] for column in part), strict=True):
+            table.add_row(*cells)
+        # A name that is wider than the terminal makes a row longer; without a height, Rich gives TERM=dumb 80 columns.
+        Console(width=max(room, _total(widths)), height=1).print(table)
+
+
+def table_parts(columns: Sequence[Sequence[str]], room: int) -> list[list[Sequence[str]]]:
+    """The columns, headings first, in parts that fit the room at their narrowest; each part has the first column."""
+    first, *others = columns
+    parts = [[first]]
+    for column in others:
+        if len(parts[-1]) > 1 and _total(list(map(_narrowest, [*parts[-1], column]))) > room:
+            parts.append([first])
+        parts[-1].append(column)
+    return parts
+
+
+def column_widths(columns: Sequence[Sequence[str]], room: int) -> list[int]:
+    """Widths that fit the room as far as no word must be broken: those that can give most are wrapped first."""
+    widths = [max(map(len, column)) for column in columns]
+    least = list(map(_narrowest, columns))
+    while _total(widths) > room and widths != least:
+        widths[max(range(len(widths)), key=lambda place: widths[place] - least[place])] -= 1
+    return widths
+
+
+def _narrowest(column: Sequence[str]) -> int:
+    """The longest word."""
+    return max(len(word) for cell in column for word in [*cell.split(), ""])
+
+
+def _total(widths: Sequence[int]) -> int:
+    """Width of a table with two spaces between its columns."""
+    return sum(widths) + 2 * (len(widths) - 1)

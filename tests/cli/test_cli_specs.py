@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from dlbench.cli import main as command_line
+from dlbench.cli.specs import column_widths, table_parts
 from dlbench.specs import gpu_names, model_names, system_names
 
 Capture = pytest.CaptureFixture[str]
@@ -150,3 +151,27 @@ def test_long_values_are_wrapped_beneath_themselves_on_a_terminal() -> None:
     start = next(index for index, line in enumerate(lines) if line.startswith("  peak_flops"))
     assert lines[start + 1].startswith(" " * len("  memory_bandwidth  "))
     assert lines[start + 1][len("  memory_bandwidth  ")] != " "
+
+
+COLUMNS = [["experiment", "mix-000"], ["jobs", "dp 4 GPUs intra-l1"], ["node hours", "0.04"]]
+"""Two spaces between, and widths of 10, 18 and 10: 42; no narrower than their longest words of 10, 8 and 5: 27."""
+
+
+@pytest.mark.parametrize(
+    ("room", "widths"), [(80, [10, 18, 10]), (42, [10, 18, 10]), (40, [10, 16, 10]), (27, [10, 8, 5]), (20, [10, 8, 5])]
+)
+def test_cells_are_wrapped_at_spaces_and_no_word_is_broken(room: int, widths: list[int]) -> None:
+    assert column_widths(COLUMNS, room) == widths
+
+
+@pytest.mark.parametrize(("room", "parts"), [(27, [COLUMNS]), (26, [COLUMNS[:2], [COLUMNS[0], COLUMNS[2]]])])
+def test_what_fits_no_more_stands_in_a_part_of_its_own(room: int, parts: list[list[list[str]]]) -> None:
+    assert table_parts(COLUMNS, room) == parts
+
+
+@pytest.mark.parametrize("columns", [60, 80, 120])
+def test_no_name_of_a_plan_is_broken_on_a_terminal(columns: int) -> None:
+    lines = on_terminal(columns, "plan", "--system", "local", "--pattern", "tier", "--experiments", "1")
+    assert max(map(len, lines)) <= columns
+    words = " ".join(lines).split()
+    assert {"experiment", "mix-000", "alone-000", "locality", "seconds"} <= set(words)
