@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain
 from time import perf_counter
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +17,8 @@ from dlbench.compute.none import no_time
 from dlbench.compute.operands import random_elements
 from dlbench.compute.protocol import Phase
 
+Matrix: TypeAlias = NDArray[np.float32]
+
 POOL_BYTES = 80 * 2**20
 """Bound on each of the three operand pools."""
 _ELEMENT_BYTES = 4
@@ -24,9 +26,13 @@ _ROUNDING = 1.05
 """FLOPs beyond what was planned that need no remark."""
 _LONG_SECONDS = 1.0
 """An iteration of products that takes longer needs a remark: its reader has seen that of the roofline."""
-_SAMPLE_EDGE = 512
-"""Bound on rows, columns and k of the product that tells the rate: it is done in milliseconds."""
-_SAMPLE_SECONDS = 0.1
+_SAMPLE_FLOPS = 2**28
+"""Bound on the FLOPs of a product that tells a rate, in rows beyond the first `_SAMPLE_ROWS`: it takes milliseconds."""
+_SAMPLE_ROWS = 16
+"""From so many on, a product is about as fast as one of more."""
+_LEAST_SHARE = 0.02
+"""Share of the FLOPs below which products are taken to be as fast as the others are on average."""
+_SAMPLE_SECONDS = 0.2
 """Longer than a turn of the scheduler: other ranks and programs on these cores are in the rate."""
 _SLOWEST = 1e9
 """FLOP/s that every core reaches."""
@@ -117,16 +123,38 @@ def excess_remarks(performed: int, phases: Iterable[Phase]) -> list[str]:
     return [f"gemm performs {performed / planned:.3g} times the FLOPs: a product has one row at least"]
 
 
-def sampled_rate(block: Block) -> float:
-    """FLOP/s that products like a block achieve here and now, after a first one, in which BLAS starts its threads."""
-    rows, columns, k = (min(length, _SAMPLE_EDGE) for length in (block.rows, block.columns, block.k))
-    left, right = np.ones((rows, k), np.float32), np.ones((k, columns), np.float32)
-    out = np.matmul(left, right)
-    count, begin = 0, perf_counter()
-    while (elapsed := perf_counter() - begin) < _SAMPLE_SECONDS:
-        np.matmul(left, right, out=out)
-        count += 1
-    return 2.0 * rows * columns * k * count / elapsed
+def sampled_rates(kinds: Sequence[Block]) -> list[float]:
+    """FLOP/s that products like each of the blocks achieve here and now.
+
+    They are done in turn, as in an iteration, after a first round, in which BLAS starts its threads: products of a few
+    rows are as fast as the memory that their weights come from, and a weight used again at once comes from a cache.
+    """
+    samples = [
+        block._replace(rows=min(block.rows, max(_SAMPLE_ROWS, _SAMPLE_FLOPS // (2 * block.columns * block.k))), times=1)
+        for block in kinds
+    ]
+    pools = tuple(np.ones(elements, np.float32) for elements in PoolElements.of(samples))
+    products = [_views(pools, block) for block in samples]
+    seconds, rounds = np.zeros(len(products)), -1
+    begin = perf_counter()
+    while rounds < 1 or perf_counter() - begin < _SAMPLE_SECONDS:
+        rounds += 1
+        for place, (left, right, out) in enumerate(products):
+            start = perf_counter()
+            np.matmul(left, right, out=out)
+            seconds[place] += (perf_counter() - start) * (rounds > 0)
+    return [block.flops * rounds / each for block, each in zip(samples, seconds.tolist(), strict=True)]
+
+
+def _views(pools: Sequence[Matrix], block: Block) -> tuple[Matrix, Matrix, Matrix]:
+    """Operands of a block, A, B and C, in their pools."""
+    left, right, out = pools
+    rows, columns, k = block.rows, block.columns, block.k
+    return (
+        left[: rows * k].reshape(rows, k),
+        right[: k * columns].reshape(k, columns),
+        out[: rows * columns].reshape(rows, columns),
+    )
 
 
 class GemmCompute:
@@ -173,8 +201,11 @@ class GemmCompute:
         flops: Counter[Block] = Counter()
         for block in chain.from_iterable(blocks(phase, self.pool_bytes) for phase in phases):
             flops[block._replace(times=1)] += block.flops
-        (most, _), *_ = flops.most_common(1)
-        seconds = performed / sampled_rate(most)
+        kinds = [block for block, share in flops.items() if share >= _LEAST_SHARE * performed]
+        kinds = kinds or [flops.most_common(1)[0][0]]
+        sampled = sum(flops[block] for block in kinds)
+        rates = sampled_rates(kinds)
+        seconds = performed / sampled * sum(flops[block] / rate for block, rate in zip(kinds, rates, strict=True))
         if seconds < _LONG_SECONDS:
             return []
         return [
@@ -218,12 +249,5 @@ class GemmCompute:
         """Free the pools."""
         self._left = self._right = self._out = np.empty(0, np.float32)
 
-    def _operands(self, block: Block) -> tuple[NDArray[np.float32], NDArray[np.float32], NDArray[np.float32]]:
-        def view(pool: NDArray[np.float32], rows: int, columns: int) -> NDArray[np.float32]:
-            return pool[: rows * columns].reshape(rows, columns)
-
-        return (
-            view(self._left, block.rows, block.k),
-            view(self._right, block.k, block.columns),
-            view(self._out, block.rows, block.columns),
-        )
+    def _operands(self, block: Block) -> tuple[Matrix, Matrix, Matrix]:
+        return _views((self._left, self._right, self._out), block)

@@ -193,7 +193,7 @@ def test_an_iteration_of_products_that_takes_long_is_remarked_with_what_makes_it
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
-    monkeypatch.setattr(gemm, "sampled_rate", lambda block: rates[block])
+    monkeypatch.setattr(gemm, "sampled_rates", lambda kinds: [rates[block] for block in kinds])
     # 200 GFLOP in large products and 2 in small ones, two of such phases an iteration: 404 GFLOP at 20 GFLOP/s.
     rates = {Block(1000, 1000, 1000, 1): 20e9}
     phase = PhaseOf(((1000, 1000, 1000, 100.0), (10, 1000, 1000, 100.0)))
@@ -205,12 +205,28 @@ def test_an_iteration_of_products_that_takes_long_is_remarked_with_what_makes_it
 
 def test_what_is_short_on_any_core_needs_no_sample(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
-    monkeypatch.setattr(gemm, "sampled_rate", lambda _: pytest.fail("a sample was taken"))
+    monkeypatch.setattr(gemm, "sampled_rates", lambda _: pytest.fail("a sample was taken"))
     assert GemmCompute().remarks([PhaseOf(((100, 100, 100, 1.0),))]) == []
 
 
-def test_a_sample_tells_a_rate_that_a_core_can_have() -> None:
-    assert 1e8 < gemm.sampled_rate(Block(2000, 300, 200, 7)) < 1e14
+def test_thin_products_count_at_their_own_rate(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    rates = {Block(1000, 1000, 1000, 1): 20e9, Block(1, 1000, 1000, 1): 2e9}
+    monkeypatch.setattr(gemm, "sampled_rates", lambda kinds: [rates[block] for block in kinds])
+    # 20 GFLOP at 20 GFLOP/s and 4 GFLOP at 2 GFLOP/s: 3 s.
+    phases = [PhaseOf(((1000, 1000, 1000, 10.0),)), *[PhaseOf(((1, 1000, 1000, 1.0),))] * 2000]
+    (remark,) = GemmCompute().remarks(phases)
+    assert remark.startswith(
+        "gemm computes for about 3 s an iteration on these cores; for 1 s multiply --time-scale by"
+    )
+
+
+def test_samples_tell_rates_that_a_core_can_have_in_the_order_of_their_blocks() -> None:
+    kinds = [Block(200_000, 300, 200, 7), Block(1, 2000, 2000, 1), Block(3, 1, 1, 1)]
+    thick, thin, tiny = gemm.sampled_rates(kinds)
+    assert 1e8 < thick < 1e14
+    assert 1e7 < thin < 1e14
+    assert tiny < thick
 
 
 def test_blas_threads_that_nobody_limits_are_remarked(monkeypatch: pytest.MonkeyPatch) -> None:
