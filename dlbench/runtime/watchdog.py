@@ -107,7 +107,9 @@ class Watchdog:
                 return
             now = monotonic()
             if now > self._signalled + self.limits.grace_seconds:
-                self._end_by_signal(f"{self.situation.step} was still running after {self.limits.grace_seconds:g} s")
+                self._end_by_signal(
+                    f"{self.situation.step} was still running {self.limits.grace_seconds:g} s after the signal"
+                )
             if now - self.situation.since > self.limits.seconds:
                 self._end_by_timeout(now - self.situation.since)
 

@@ -130,7 +130,7 @@ def test_an_iteration_that_does_not_finish_ends_after_the_grace(mpi: Mpi, ranks:
 
     assert completed.returncode == 138
     (line,) = said(completed.stderr)
-    reason = rf"SIGUSR1 on rank {ranks[0]} \(\S+, cpu\); iteration 0 was still running after {GRACE} s"
+    reason = rf"SIGUSR1 on rank {ranks[0]} \(\S+, cpu\); iteration 0 was still running {GRACE} s after the signal"
     assert re.fullmatch(f"FAILED: {reason}", line)
     record = valid_record(tmp_path)
     assert record.end is not None

@@ -90,7 +90,7 @@ def test_a_signalled_run_that_blocks_in_a_library_ends_after_the_grace() -> None
         process.send(signal.SIGTERM)
         assert process.end() == 143
         assert time.monotonic() - sent >= 0.5
-    reason = "SIGTERM on rank 0 (node1, cpu); iteration 7 was still running after 0.5 s"
+    reason = "SIGTERM on rank 0 (node1, cpu); iteration 7 was still running 0.5 s after the signal"
     assert process.said == [f"terminated {reason}"]
     assert process.complained == ""
 
@@ -104,7 +104,7 @@ def test_a_grace_that_changes_counts_from_the_signal() -> None:
         process.send(signal.SIGTERM)
         assert process.end() == 143
         assert time.monotonic() - sent >= 1.5
-    assert process.said[0].endswith("iteration 0 was still running after 1.5 s")
+    assert process.said[0].endswith("iteration 0 was still running 1.5 s after the signal")
 
 
 def test_a_second_signal_ends_the_run_at_once_with_the_code_of_the_first() -> None:
@@ -123,7 +123,7 @@ def test_one_request_that_arrives_twice_keeps_its_grace() -> None:
         process.send(signal.SIGTERM)
         process.send(signal.SIGINT)
         assert process.end() in (143, 130)
-    assert process.said[0].endswith("iteration 7 was still running after 1.5 s")
+    assert process.said[0].endswith("iteration 7 was still running 1.5 s after the signal")
 
 
 @pytest.mark.parametrize(("name", "code"), [("SIGTERM", 143), ("SIGINT", 130), ("SIGUSR1", 138)])
@@ -133,7 +133,7 @@ def test_a_signal_before_the_iterations_ends_the_run_after_the_grace_too(name: s
         process.send(signal.Signals[name])
         assert process.end() == code
     assert process.said == [
-        f"terminated {name} on rank 0 (node1, cpu); allocating buffers was still running after 0.3 s"
+        f"terminated {name} on rank 0 (node1, cpu); allocating buffers was still running 0.3 s after the signal"
     ]
 
 
