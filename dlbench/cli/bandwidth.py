@@ -24,6 +24,7 @@ from dlbench.cli.extremes import counts, note_lines
 from dlbench.cli.forwarding import add_command
 from dlbench.cli.selection import add_output
 from dlbench.errors import OptionError, one_line
+from dlbench.quantities import si
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -311,7 +312,7 @@ def _lines(
     from dlbench.analysis.terminal import comment, text_lines  # noqa: PLC0415
 
     yield f"# dlbench {__version__} bandwidth"
-    yield f"# message    {_exact(arguments.message)} B, latency {_microseconds(arguments.alpha)}"
+    yield f"# message    {_message(arguments.message)}, latency {_microseconds(arguments.alpha)}"
     yield f"# elasticity {_exact(arguments.elasticity)}"
     if arguments.from_fit:
         yield from comment(f"fit        {one_line(f'{arguments.from_fit}: {given.source}')}")
@@ -338,6 +339,13 @@ def _described(tax: Tax, *, as_times: bool) -> str:
     parts = [f"μ {write(location)}", f"σ {write(scale)}", f"ξ {_exact(shape)}"]
     parts += [] if as_times else [f"spread {_microseconds(spread)}"]
     return f"{name}: {', '.join(parts)}, groups of {group_size} ranks"
+
+
+def _message(size: float) -> str:
+    """The size as people read it, and all of its bytes where that leaves some out."""
+    exact = f"{size:.0f} B" if size.is_integer() else f"{_exact(size)} B"
+    short = si(size, "B")
+    return exact if short == exact else f"{short} ({exact})"
 
 
 def _microseconds(seconds: float) -> str:

@@ -87,7 +87,7 @@ def test_the_output_has_all_that_it_takes_to_make_it_again(call: Command) -> Non
     code, out, _ = call(*numbers, *growth, "--message", "2^20", "--domain", "8")
     assert code == 0
     assert out.splitlines()[1:5] == [
-        "# message    1048576 B, latency 5 µs",
+        "# message    1.049 MB (1048576 B), latency 5 µs",
         "# elasticity 0.5",
         "# wait       GEV: μ 1.03, σ 0.55, ξ -0.1, spread 237 µs, groups of 8 ranks",
         "# today      450 GB/s, block 10380 µs",
