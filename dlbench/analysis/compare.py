@@ -62,6 +62,10 @@ UNMATCHED: Schema = {**_COMPARED_TYPES, **_side_types(""), "reason": str}
 """Columns of `Comparison.only_a` and `only_b`."""
 
 
+_MOST_DIFFERENCES = 2
+"""Factors: runs that differ in more of them are another experiment."""
+
+
 @dataclass(frozen=True, slots=True)
 class Comparison:
     """B against A."""
@@ -185,7 +189,14 @@ def _unmatched(lonely: Sequence[_Side], others: Iterable[_Side], name: str, seed
     factors = [other.factors for other in others]
     rows = []
     for side in lonely:
-        near = nearest(side.factors, factors, COMPARED)
-        reason = f"the nearest runs in {name} have {near}" if near else f"{name} has no run"
+        reason = _nearest(side.factors, factors, name) if factors else f"{name} has no run"
         rows.append({**side.factors, **side.columns(seed), "reason": reason})
     return table(rows, UNMATCHED)
+
+
+def _nearest(wanted: dict[str, Any], others: Sequence[dict[str, Any]], name: str) -> str:
+    """In what the nearest runs of the other set differ, "" where that is more than a reader would call near."""
+    differences = min(sum(other[factor] != wanted[factor] for factor in COMPARED) for other in others)
+    if differences > _MOST_DIFFERENCES:
+        return ""
+    return f"the nearest runs in {name} have {nearest(wanted, others, COMPARED)}"

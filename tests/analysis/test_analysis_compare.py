@@ -135,12 +135,25 @@ def test_configurations_in_one_set_only_are_listed_with_what_comes_nearest(tmp_p
 def test_reasons_are_in_the_words_of_the_tables(tmp_path: Path) -> None:
     write_run(tmp_path / "a", "a", [[1.0, 1.0]], local_batch=8, system="")
     beside = {"concurrent_jobs": 2, "experiment": "e", "job": "1"}
-    write_run(tmp_path / "b", "b", [[1.0, 1.0]], local_batch=16, system="local", **beside)
+    write_run(tmp_path / "b", "b", [[1.0, 1.0]], local_batch=8, system="", **beside)
     found = compare(load([tmp_path / "a"]), load([tmp_path / "b"]), threshold=0.02, seed=0)
     assert found.only_a["reason"].to_list() == [
-        "the nearest runs in B have system local instead of none, batch 16 instead of 8, "
-        "concurrent yes instead of no, experiment e instead of none"
+        "the nearest runs in B have concurrent yes instead of no, experiment e instead of none"
     ]
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"local_batch": 16, "system": "local"}, "the nearest runs in B have system local instead of none, "),
+        ({"local_batch": 16, "system": "local", "dtype": "fp16"}, ""),
+    ],
+)
+def test_runs_that_differ_in_three_factors_are_not_near(tmp_path: Path, changes: dict[str, Any], reason: str) -> None:
+    write_run(tmp_path / "a", "a", [[1.0, 1.0]], local_batch=8, system="")
+    write_run(tmp_path / "b", "b", [[1.0, 1.0]], **changes)
+    found = compare(load([tmp_path / "a"]), load([tmp_path / "b"]), threshold=0.02, seed=0)
+    assert found.only_a["reason"].to_list() == [f"{reason}batch 16 instead of 8" if reason else ""]
 
 
 def test_against_an_empty_set_there_is_nothing_to_compare(tmp_path: Path) -> None:
