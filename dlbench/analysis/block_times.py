@@ -162,12 +162,17 @@ class _Part(NamedTuple):
 def of_campaign(campaign: Campaign) -> tuple[list[BlockTimes], list[str]]:
     """Block times of each configuration and communication scope, and why others have none. Warm-ups do not count."""
     notes: list[str] = []
-    without = campaign.runs.loc[~campaign.runs["has_ops"], "run_id"]
-    notes += [f"{run_id}: recorded no ops; --record-ops does" for run_id in without]
     found = [
         times for configuration in with_ops(campaign) for times in of_configuration(campaign, configuration, notes)
     ]
-    return found, notes
+    return found, [*notes, *without_ops(campaign)]
+
+
+def without_ops(campaign: Campaign) -> list[str]:
+    """How many runs recorded no ops, and what would have: a line, or none where all did."""
+    without = int((~campaign.runs["has_ops"]).sum())
+    counts = f"{without} of {counted(len(campaign.runs), 'run')}"
+    return [f"{counts} recorded no ops; dlbench run --record-ops records them"] if without else []
 
 
 def with_ops(campaign: Campaign) -> list[Configuration]:

@@ -136,9 +136,11 @@ class Campaign:
         found = f"{self.files} file{'' if self.files == 1 else 's'}"
         if self.paths:
             raise RecordError(f"no run is left: {len(self.paths)} valid in {found}, and none of them was selected")
-        reasons = [f"{row.path}: {row.reason}" for row in self.excluded.head(_SHOWN_REASONS).itertuples()]
-        more = len(self.excluded) - len(reasons)
-        raise RecordError("; ".join([f"no valid run in {found}", *reasons, *([f"and {more} more"] if more else [])]))
+        raise RecordError(f"no valid run in {found}; {few(self.reasons())}")
+
+    def reasons(self) -> list[str]:
+        """Why files and runs are excluded, one line each."""
+        return [f"{row.path}: {row.reason}" for row in self.excluded.itertuples()]
 
     def select(
         self,
@@ -207,6 +209,12 @@ class Campaign:
             ranks=_rows(self.ranks, chosen),
             classes=_rows(self.classes, chosen),
         )
+
+
+def few(reasons: Sequence[str]) -> str:
+    """The first of the reasons, and how many more there are."""
+    more = len(reasons) - _SHOWN_REASONS
+    return "; ".join([*reasons[:_SHOWN_REASONS], *([f"and {more} more"] if more > 0 else [])])
 
 
 def _rows(frame: pd.DataFrame, chosen: NDArray[np.bool_]) -> pd.DataFrame:

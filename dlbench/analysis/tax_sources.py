@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pandas as pd
 
-from dlbench.analysis.campaign import Campaign
+from dlbench.analysis.block_times import without_ops
+from dlbench.analysis.campaign import Campaign, few
 from dlbench.analysis.critical_path import Explained
 from dlbench.analysis.culprits import CulpritClasses
 from dlbench.analysis.recorded_collectives import recorded_collectives
@@ -36,8 +37,6 @@ def tax_of_runs(campaign: Campaign, *, seed: int, progress: Progress | None = No
     total, before = int(runs["measured"].sum()), 0
     groups: list[GroupTax] = []
     notes = []
-    if without := len(campaign.runs) - len(runs):
-        notes.append(f"{without} of {len(campaign.runs)} runs recorded no ops, so their tax is unknown")
     for run, measured in zip(runs.index, runs["measured"], strict=True):
         try:
             found, dropped = recorded_collectives(
@@ -49,7 +48,7 @@ def tax_of_runs(campaign: Campaign, *, seed: int, progress: Progress | None = No
             groups += [arrival_tax(recorded, int(run)) for recorded in found]
             notes += dropped
         before += int(measured)
-    return Taxes(groups=groups, runs=runs, notes=notes, seed=seed)
+    return Taxes(groups=groups, runs=runs, notes=[*notes, *without_ops(campaign)], seed=seed)
 
 
 def _from(before: int, total: int, progress: Progress | None) -> Progress | None:
@@ -57,13 +56,12 @@ def _from(before: int, total: int, progress: Progress | None) -> Progress | None
     return None if progress is None else lambda done, _: progress(before + done, total)
 
 
-def require_tax(taxes: Taxes) -> Taxes:
-    """The taxes themselves. Raises `RecordError` where no run has any: why none has."""
+def require_tax(taxes: Taxes, excluded: Sequence[str] = ()) -> Taxes:
+    """The taxes themselves. Raises `RecordError` where no run has any: why none has, then what else is `excluded`."""
     if taxes.groups:
         return taxes
     reasons = taxes.notes or ["no collective of several ranks"]
-    more = "" if len(taxes.runs) else "; record ops with dlbench run --record-ops"
-    raise RecordError(f"no collectives to compare: {'; '.join(reasons)}{more}")
+    raise RecordError(f"no collectives to compare: {few([*reasons, *excluded])}")
 
 
 def tax_of_traces(

@@ -112,6 +112,7 @@ def counts(value: str) -> list[int]:
 def _block_times(arguments: argparse.Namespace) -> tuple[list[BlockTimes], list[str]]:
     """Block times of the inputs, and notes. Raises `UserError` where there are none."""
     from dlbench.analysis.block_times import of_campaign, of_collectives  # noqa: PLC0415
+    from dlbench.analysis.campaign import few  # noqa: PLC0415
 
     traces = trace_files(arguments.inputs)
     check_kind(arguments, bool(traces))
@@ -122,18 +123,22 @@ def _block_times(arguments: argparse.Namespace) -> tuple[list[BlockTimes], list[
         ranked, notes = read_ranks(traces, arguments.kernel)
         aligned = align(ranked, tolerance=tolerance_seconds(arguments, TOLERANCE)).require_groups()
         found = of_collectives(aligned.groups)
-        notes = [*notes, *aligned.notes, *(f"refused: {reason}" for reason in aligned.refused)]
+        refused = [f"refused: {reason}" for reason in aligned.refused]
+        reasons = [*refused, *notes, *aligned.notes]
+        notes = [*notes, *aligned.notes, *refused]
     else:
         campaign = load_results(arguments.inputs, arguments, "extremes")
         found, notes = of_campaign(campaign)
+        reasons = [*notes, *campaign.reasons()]
         notes = [*record_notes(arguments.inputs, campaign), *notes]
     if not found:
-        raise UserError(f"no block times: {'; '.join(notes) or 'no group of ranks has two collectives'}")
+        raise UserError(f"no block times: {few(reasons) or 'no group of ranks has two collectives'}")
     return found, notes
 
 
 def _fitted(times: Sequence[BlockTimes], arguments: argparse.Namespace) -> tuple[list[Extremes], list[str]]:
     """The fits, and why groups have none. Raises `UserError` where none has one."""
+    from dlbench.analysis.campaign import few  # noqa: PLC0415
     from dlbench.analysis.extremes import extremes as fit  # noqa: PLC0415
 
     found: list[Extremes] = []
@@ -152,7 +157,7 @@ def _fitted(times: Sequence[BlockTimes], arguments: argparse.Namespace) -> tuple
         except UserError as error:
             refused.append(error)
     if not found:
-        raise refused[0] if len(refused) == 1 else UserError("no fit: " + "; ".join(map(str, refused)))
+        raise refused[0] if len(refused) == 1 else UserError(f"no fit: {few([*map(str, refused)])}")
     return found, [f"not fitted: {error}" for error in refused]
 
 

@@ -121,7 +121,8 @@ def _load(arguments: argparse.Namespace) -> Taxes:
         campaign = load_results(arguments.inputs, arguments, "tax")
         with progress_shown("iterations") as progress:
             found = tax_of_runs(campaign, seed=arguments.seed, progress=progress, paths=arguments.critical_path)
-        taxes = require_tax(replace(found, notes=[*record_notes(arguments.inputs, campaign), *found.notes]))
+        taxes = require_tax(found, campaign.reasons())
+        taxes = replace(taxes, notes=[*record_notes(arguments.inputs, campaign), *found.notes])
     return taxes.only(arguments.group) if arguments.group else taxes
 
 
@@ -147,11 +148,11 @@ def _facts(taxes: Taxes) -> dict[str, Any]:
 
 def _lines(taxes: Taxes, top: int, written: Sequence[Path]) -> Iterator[str]:
     from dlbench.analysis.columns import counted  # noqa: PLC0415
-    from dlbench.analysis.terminal import comment, text_lines  # noqa: PLC0415
+    from dlbench.analysis.terminal import comment, fact, text_lines  # noqa: PLC0415
 
     yield f"# dlbench {__version__} tax"
     yield f"# read       {counted(len(taxes.collectives), 'collective')} of {counted(len(taxes.groups), 'group')}"
-    yield f"# clocks     {taxes.clocks}"
+    yield fact(f"clocks     {taxes.clocks}")
     for note in taxes.notes[:_MOST_NOTES]:
         yield from comment(f"note       {one_line(note)}")
     if len(taxes.notes) > _MOST_NOTES:

@@ -112,7 +112,7 @@ def trace_files(inputs: Sequence[Path], expected: str = _EXPECTED) -> list[Path]
 
 def record_notes(inputs: Sequence[Path], campaign: Campaign) -> list[str]:
     """What a reader of the numbers must know of the records in the inputs, and what was left out, one line each."""
-    excluded = (f"left out: {row.path}: {row.reason}" for row in campaign.excluded.itertuples())
+    excluded = (f"left out: {reason}" for reason in campaign.reasons())
     return [*overlooked(inputs), *campaign.notes, *excluded]
 
 

@@ -129,7 +129,7 @@ def test_a_group_of_ranks_with_different_programs_has_none_and_says_so(tmp_path:
 
 def test_a_run_without_ops_says_so(tmp_path: Path) -> None:
     write_run(tmp_path, "plain", [[1.0, 1.0]] * 3)
-    assert of_campaign(load([tmp_path])) == ([], ["plain: recorded no ops; --record-ops does"])
+    assert of_campaign(load([tmp_path])) == ([], ["1 of 1 run recorded no ops; dlbench run --record-ops records them"])
 
 
 def test_runs_of_one_configuration_are_pooled_and_their_iterations_told_apart(tmp_path: Path) -> None:

@@ -242,16 +242,22 @@ def test_runs_without_ops_and_damaged_ops_cost_the_others_nothing(tmp_path: Path
     taxes = require_tax(taxes_of(tmp_path))
     assert taxes.collectives["run_id"].tolist() == ["good"]
     assert taxes.notes == [
-        "1 of 4 runs recorded no ops, so their tax is unknown",
         f"left out of the tax: {bad}: holds no arrays of numpy.save",
         f"left out of the tax: {lost}: does not exist; it belongs beside lost.jsonl",
+        "1 of 4 runs recorded no ops; dlbench run --record-ops records them",
     ]
 
 
 def test_without_any_ops_it_is_said_how_to_record_them(tmp_path: Path) -> None:
     write_record(tmp_path, "bare", [[1.0] * 4])
-    with pytest.raises(RecordError, match="no collectives to compare: 1 of 1 runs .*; record ops with .* --record-ops"):
+    with pytest.raises(RecordError, match="^no collectives to compare: 1 of 1 run recorded no ops; .* --record-ops .*"):
         require_tax(taxes_of(tmp_path))
+
+
+def test_what_else_was_left_out_comes_after_the_cause_and_most_of_it_as_a_count(tmp_path: Path) -> None:
+    write_record(tmp_path, "bare", [[1.0] * 4])
+    with pytest.raises(RecordError, match="--record-ops records them; a; b; and 3 more$"):
+        require_tax(taxes_of(tmp_path), ["a", "b", "c", "d", "e"])
 
 
 def test_progress_counts_the_iterations_of_all_runs(tmp_path: Path) -> None:

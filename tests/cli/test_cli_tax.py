@@ -196,7 +196,7 @@ def test_the_real_trace_set_goes_through_the_command(tax: Command) -> None:
         (("run.jsonl", "--tops", "1"), "unknown option --tops, did you mean --top?; see 'dlbench tax --help'"),
         (
             ("bare.jsonl",),
-            "no collectives to compare: 1 of 1 runs recorded no ops, so their tax is unknown; record ops",
+            "no collectives to compare: 1 of 1 run recorded no ops; dlbench run --record-ops records",
         ),
         (
             ("lost.jsonl",),
