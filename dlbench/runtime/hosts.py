@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import NamedTuple
 
 from dlbench.comm.library import MPI
+from dlbench.quantities import counted
 from dlbench.runtime.preflight import available_memory, check_memory, usable_cores
 
 
@@ -24,6 +26,13 @@ class Host(NamedTuple):
         """Above 1, ranks take turns."""
         return self.comm.size / self.cores
 
+    def remark(self) -> str:
+        """What to know of its times where ranks outnumber cores; else empty."""
+        if self.ranks_per_core <= 1:
+            return ""
+        cores = counted(self.cores, "core")
+        return f"{self.comm.size} ranks share {cores} of host {self.name}: times are also those of waiting for a core"
+
     def check_memory(self, needed: int, scale: float) -> None:
         """Raise `PreflightError` on every rank of a host that has less memory than its ranks' `needed` together."""
         total = self.comm.allreduce(needed)
@@ -36,6 +45,12 @@ def find_host(comm: MPI.Intracomm) -> Host:
     local = comm.Split_type(MPI.COMM_TYPE_SHARED)
     usable: set[int] = set().union(*local.allgather(usable_cores()))
     return Host(name=os.uname().nodename, comm=local, cores=len(usable))
+
+
+def crowding(said: Sequence[str]) -> list[str]:
+    """The remark of the first host that is crowded, and how many others are, of what the hosts of all ranks say."""
+    first, *others = list(dict.fromkeys(filter(None, said))) or [""]
+    return [first + (f"; {counted(len(others), 'more host')} likewise" if others else "")] if first else []
 
 
 def share_file(local: MPI.Comm) -> int:

@@ -21,7 +21,7 @@ from dlbench.runtime.clock import GlobalClock
 from dlbench.runtime.collector import CONTINUE, RESYNC, Collector
 from dlbench.runtime.equipment import Equipment
 from dlbench.runtime.executor import Executor, in_flight
-from dlbench.runtime.hosts import Host
+from dlbench.runtime.hosts import Host, crowding
 from dlbench.runtime.request import RunRequest
 from dlbench.runtime.rows import RowFormat, Rows
 from dlbench.runtime.start import start_line
@@ -140,6 +140,7 @@ class Runner:
         """Rank 0 writes the header; every rank learns where the record is, to note in it why it failed."""
         hosts = self._comm.gather(self._host.name)
         devices = self._comm.gather(self._situation.device)
+        crowded = crowding(self._comm.gather(self._host.remark()) or [])
 
         def open_on_root() -> None:
             if hosts is None or devices is None or clock is None:
@@ -152,7 +153,7 @@ class Runner:
                 self._request,
                 self._configuration,
                 created=utc_now(),
-                remarks=self._remarks,
+                remarks=[*self._remarks, *crowded],
                 hosts=hosts,
                 devices=devices,
                 places=self._equipment.places,

@@ -72,6 +72,14 @@ def memory_bytes(configuration: Configuration, rank: int) -> int:
     return sum(needs.values()) * DTYPE_BYTES[configuration.workload.dtype]
 
 
+def moved_bytes(configuration: Configuration) -> int:
+    """Bytes of all messages of an iteration on the rank that has most."""
+    elements = (
+        sum(op.buffer.elements for op in _communications(configuration, role.rank)) for role in configuration.roles()
+    )
+    return max(elements, default=0) * DTYPE_BYTES[configuration.workload.dtype]
+
+
 def smallest(configuration: Configuration) -> Configuration:
     """The same with the smallest messages that a scale can make: of one element, unless they are enormous."""
     workload = msgspec.structs.replace(configuration.workload, scale=FACTOR_RANGE[0])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Sequence
 from importlib.metadata import version
 from typing import Any
 
@@ -20,6 +21,7 @@ from dlbench.roofline import Phase
 from dlbench.runtime import hosts
 from dlbench.runtime.environment import package_versions, relevant_environment
 from dlbench.runtime.header import build_header
+from dlbench.runtime.hosts import Host, crowding
 from dlbench.runtime.options import parse_request, run_parser
 from dlbench.runtime.situation import Situation
 from dlbench.strategies.facts import op_tables
@@ -169,14 +171,14 @@ def test_every_rank_is_in_exactly_one_op_table_and_it_is_its_program() -> None:
             assert table["ops"] == [op_row(op) for op in configuration.program(rank)]
 
 
-def built_header(*argv: str, strategy: str = "dp", ranks: int = 2) -> Header:
+def built_header(*argv: str, strategy: str = "dp", ranks: int = 2, hosts: Sequence[str] = ("a",)) -> Header:
     request = parse_request(strategy, run_parser("prog", strategy), argv)
     return build_header(
         request,
         request.configuration(ranks),
         created="2026-01-02T03:04:05Z",
         remarks=["as the backend says"],
-        hosts=["a"] * ranks,
+        hosts=[hosts[rank % len(hosts)] for rank in range(ranks)],
         devices=["cpu"] * ranks,
         places=[],
         backend=Backend(name="mpi", library="MPICH", carrier="MPI_UINT16_T"),
@@ -218,6 +220,44 @@ def test_the_header_repeats_every_option_and_how_compute_is_performed() -> None:
     assert made.options["until_ci"] == 0.1
     assert made.options["delay"] == [{"rank": 1, "op": 2, "milliseconds": 3.0}]
     assert made.options["compute_spin"] == "50 us"
+
+
+def test_messages_that_take_a_host_seconds_are_told_with_the_scale_that_shortens_them() -> None:
+    # 2560 all-reduces of 2^25 elements and 32 sends and receives of 2^26, of 2 bytes each.
+    assert 2 * (2560 * 2**25 + 32 * 2**26) == 176_093_659_136
+    said = "a rank moves 176.1 GB an iteration through the memory of one host; --scale 0.001 shortens it"
+    assert said in built_header(strategy="dp_pp_tp", ranks=4).notes
+    # A tenth of that, 17.6 GB, takes a hundredth to be below 1 GB.
+    tenth = built_header("--scale=0.1", strategy="dp_pp_tp", ranks=4).notes
+    assert "a rank moves 17.61 GB an iteration through the memory of one host; --scale 0.001 shortens it" in tenth
+    light = built_header("--scale=0.01", strategy="dp_pp_tp", ranks=4)
+    apart = built_header(strategy="dp_pp_tp", ranks=4, hosts=["a", "b"])
+    assert not [note for made in (light, apart, built_header()) for note in made.notes if "a rank moves" in note]
+
+
+class Ranks:
+    """The ranks of a host."""
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+
+
+@pytest.mark.parametrize(
+    ("ranks", "cores", "said"),
+    [
+        (4, 2, "4 ranks share 2 cores of host a: times are also those of waiting for a core"),
+        (2, 1, "2 ranks share 1 core of host a: times are also those of waiting for a core"),
+        (2, 2, ""),
+    ],
+)
+def test_a_host_with_more_ranks_than_cores_says_so(ranks: int, cores: int, said: str) -> None:
+    assert Host("a", Ranks(ranks), cores).remark() == said  # type: ignore[arg-type]
+
+
+def test_of_crowded_hosts_one_is_named_and_the_others_are_counted() -> None:
+    assert crowding(["", ""]) == []
+    assert crowding(["", "x", "x"]) == ["x"]
+    assert crowding(["x", "y", "", "y", "z"]) == ["x; 2 more hosts likewise"]
 
 
 def test_the_header_says_in_words_what_is_delayed() -> None:
