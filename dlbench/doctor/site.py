@@ -86,7 +86,8 @@ async def pmi(prober: Prober, mpi: Finding) -> Finding:
     if not offered:
         silence = "says nothing that dlbench understands" if listed.out + listed.err else "lists nothing"
         found = f"srun --mpi=list {listed.complaint or silence}"
-        return Finding(state="broken", found=found, note=started, facts=facts)
+        remedy = f"start ranks with mpiexec; srun can do it once 'srun --mpi=list' lists {needed or 'a PMI'}"
+        return Finding(state="broken", found=found, note=started, remedy=remedy, facts=facts)
     found = f"srun offers {', '.join(offered)}" + (f"; {family.name} needs {needed}" if family else "")
     if needed and not any(name == needed or name.startswith(f"{needed}_v") for name in offered):
         remedy = f"start ranks with mpiexec, or have SLURM's plugin mpi_{needed} installed"

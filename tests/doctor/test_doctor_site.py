@@ -158,7 +158,9 @@ def test_an_srun_that_fails_is_broken() -> None:
     assert found.state == "broken"
     assert found.found == "srun --mpi=list ends with exit code 1: Could not establish a configuration source"
     assert found.facts["offered"] == []
+    assert found.remedy == "start ranks with mpiexec; srun can do it once 'srun --mpi=list' lists pmi2"
     assert pmi(MPICH, "").found == "srun --mpi=list lists nothing"
+    assert pmi(MPICH, "").remedy == found.remedy
     assert pmi(MPICH, "k, i, w\n").found == "srun --mpi=list says nothing that dlbench understands"
 
 
