@@ -14,7 +14,7 @@ from dlbench.errors import UserError
 from dlbench.runtime.abort import SILENT_SECONDS, leave
 from dlbench.runtime.preflight import START_VARIABLE, launcher_claim, start_limit
 from dlbench.runtime.situation import Situation
-from dlbench.runtime.streams import prepare_streams, say
+from dlbench.runtime.streams import keep_stdout_for_results, prepare_streams, say
 from dlbench.runtime.watchdog import Limits, Watchdog
 
 if TYPE_CHECKING:
@@ -32,6 +32,7 @@ def launch(program: str, driver: DriverLoader | None = None) -> int:
     `driver` takes the place of CuPy as the way to the GPUs.
     """
     prepare_streams()
+    keep_stdout_for_results()
     claim = launcher_claim(os.environ)
     situation = Situation(rank=claim.rank if claim else 0, host=os.uname().nodename)
     try:

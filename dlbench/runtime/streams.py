@@ -25,6 +25,18 @@ def _prepared(stream: TextIO | None) -> TextIO:
     return stream
 
 
+def keep_stdout_for_results() -> None:
+    """Have libraries print to standard error, which knows no standard output but file descriptor 1.
+
+    NCCL does, from its version to every line of NCCL_DEBUG, which would stand in the document of `--json`. Call it
+    behind `prepare_streams`, before a library is loaded.
+    """
+    with contextlib.suppress(OSError):
+        own = os.dup(1)
+        os.dup2(2, 1)
+        sys.stdout = os.fdopen(own, "w", encoding=sys.stdout.encoding, errors="replace")
+
+
 def say(text: str) -> None:
     """One line on standard error, written at once."""
     with contextlib.suppress(OSError, ValueError):  # a stream that is gone must not keep a job from its end
