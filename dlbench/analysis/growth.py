@@ -33,7 +33,8 @@ MOST_MAXIMA = 20_000
 """Group maxima that are fitted, unless the fewest blocks that allow a fit have more."""
 _MOST_REASONS = 3
 _NO_FIT = "no group of ranks has a fit of its block times"
-_COLLECTIVE = Collective()
+COLLECTIVE = Collective()
+"""What the law is shown for."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,14 +63,17 @@ class Growth:
 
 def law_layout(found: Extremes) -> Layout:
     """The table of the bandwidth law, which says by which parameters and whose waits it is made."""
-    factors = found.times.factors
-    said = scaled_waits(factors.get("scale", 1), factors.get("time_scale", 1))
-    beware = f" {said[0].upper()}{said[1:]}." if said else ""
     given = (
-        f"all-reduces of {si(_COLLECTIVE.message, 'B')}, latency {duration(_COLLECTIVE.alpha)}, elasticity "
-        f"{_COLLECTIVE.elasticity:g}; dlbench bandwidth takes others"
+        f"all-reduces of {si(COLLECTIVE.message, 'B')}, latency {duration(COLLECTIVE.alpha)}, elasticity "
+        f"{COLLECTIVE.elasticity:g}; dlbench bandwidth takes others"
     )
-    return replace(BANDWIDTHS, about=f"{BANDWIDTHS.about} Waits of {named(found.times)}; {given}.{beware}")
+    return replace(BANDWIDTHS, about=f"{BANDWIDTHS.about} Waits of {named(found.times)}; {given}.{scaled(found.times)}")
+
+
+def scaled(times: BlockTimes) -> str:
+    """A sentence, after a blank, on what to know of waits in scaled runs; empty where runs were not scaled."""
+    said = scaled_waits(times.factors.get("scale", 1), times.factors.get("time_scale", 1))
+    return f" {said[0].upper()}{said[1:]}." if said else ""
 
 
 def growth(campaign: Campaign, *, seed: int) -> Growth:
@@ -133,7 +137,7 @@ def _law(found: Sequence[Extremes]) -> tuple[pd.DataFrame, str]:
     if not found:
         return table([], BANDWIDTH), _NO_FIT
     try:
-        return bandwidths(_COLLECTIVE, list(TOPOLOGIES.values()), DOMAINS, taxes(found[0])), ""
+        return bandwidths(COLLECTIVE, list(TOPOLOGIES.values()), DOMAINS, taxes(found[0])), ""
     except UserError as error:
         return table([], BANDWIDTH), f"{named(found[0].times)}: {error}"
 

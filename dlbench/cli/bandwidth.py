@@ -29,7 +29,7 @@ from dlbench.quantities import si
 if TYPE_CHECKING:
     import pandas as pd
 
-    from dlbench.analysis.bandwidth import Tax, Topology
+    from dlbench.analysis.bandwidth import Collective, Tax, Topology
 
 HELP = "Print the bandwidth beyond which a collective gains little."
 EPILOG = """An all-reduce takes T = p α + q S / B + τ. At the bandwidth B*, 1 % more of it saves |ε| % of T: 0.5 % at an
@@ -78,7 +78,7 @@ def bandwidth(argv: Sequence[str]) -> None:
         from dlbench.analysis.plots import save  # noqa: PLC0415 - matplotlib takes its time
         from dlbench.analysis.plots.bandwidth import draw  # noqa: PLC0415
 
-        written += save(draw(frames).plots, Path(arguments.plots))
+        written += save(draw(frames, _collective(arguments), given.notes).plots, Path(arguments.plots))
     if arguments.json:
         tables = {name: rows(frame) for name, frame in frames.items()}
         print(json_text({"dlbench": __version__, **_parameters(arguments, given), **tables}))
@@ -265,12 +265,18 @@ def _of_tax(tax: Tax) -> tuple[str, float, float, float, float, int]:
     return tax.name, location, scale, shape, tax.spread, tax.group_size
 
 
+def _collective(arguments: argparse.Namespace) -> Collective:
+    from dlbench.analysis.bandwidth import Collective  # noqa: PLC0415 - pandas takes its time
+
+    return Collective(alpha=arguments.alpha, message=arguments.message, elasticity=arguments.elasticity)
+
+
 def _frames(arguments: argparse.Namespace, given: _Given) -> dict[str, pd.DataFrame]:
     """The tables by their names."""
-    from dlbench.analysis.bandwidth import Collective, Computation, bandwidths, end_to_end  # noqa: PLC0415
+    from dlbench.analysis.bandwidth import Computation, bandwidths, end_to_end  # noqa: PLC0415
     from dlbench.analysis.model_tables import BANDWIDTHS, FLOPS  # noqa: PLC0415
 
-    collective = Collective(alpha=arguments.alpha, message=arguments.message, elasticity=arguments.elasticity)
+    collective = _collective(arguments)
     topologies = _topologies(arguments.topology)
     frames = {BANDWIDTHS.name: bandwidths(collective, topologies, given.domains, given.taxes)}
     ignored = [name for name in ("block", "bandwidth") if getattr(arguments, name) is not None]

@@ -71,7 +71,7 @@ def test_the_law_has_the_waits_and_intervals_of_the_predictions(tmp_path: Path) 
 
 def test_the_law_is_that_of_the_command_where_nobody_asks_for_more() -> None:
     defaults = command._parser().parse_args([])
-    law = module._COLLECTIVE
+    law = module.COLLECTIVE
     assert (law.alpha, law.message, law.elasticity) == (defaults.alpha, defaults.message, defaults.elasticity)
     assert command.DOMAINS == DOMAINS
 

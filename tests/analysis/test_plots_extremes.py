@@ -17,6 +17,7 @@ from plot_reader import legend_of, title, x_data, y_data
 from dlbench.analysis.bandwidth import TOPOLOGIES, Collective, Computation, Tax, bandwidths, end_to_end, given_topology
 from dlbench.analysis.block_times import BlockTimes
 from dlbench.analysis.extremes import GEV, Extremes, extremes
+from dlbench.analysis.growth import Growth
 from dlbench.analysis.plots import Plot, bandwidth, encode, save, style
 from dlbench.analysis.plots import extremes as drawn
 from dlbench.analysis.samples import Estimate
@@ -68,7 +69,7 @@ def test_a_heavy_tail_leaves_the_density_readable_and_what_is_beyond_is_counted(
 
 def test_a_distribution_has_one_colour_in_fits_and_law(plot: Plot) -> None:
     frame = bandwidths(COLLECTIVE, [TOPOLOGIES["ring"]], [8, 128], [TAX, replace(TAX, name="GEV")])
-    (ax,) = bandwidth.draw({"bandwidth": frame}).plots[0].figure.axes
+    (ax,) = bandwidth.draw({"bandwidth": frame}, COLLECTIVE).plots[0].figure.axes
     none, *taxed = ax.lines
     assert [line.get_color() for line in taxed] == [line.get_color() for line in plot.figure.axes[3].lines[:2]]
     assert none.get_color() == style.GREY
@@ -157,6 +158,13 @@ def test_a_figure_of_runs_names_their_configuration(found: Extremes) -> None:
     assert plot.caption.startswith("leonardo · dp · vit-h · 16 GPUs · tensor $x$: maxima")
 
 
+def test_a_figure_of_scaled_runs_says_so(found: Extremes) -> None:
+    factors = {"strategy": "dp", "gpus": 16, "scale": 0.001, "time_scale": 0.1}
+    (plot,) = drawn.draw([replace(found, times=replace(found.times, factors=factors))]).plots
+    assert plot.figure.get_suptitle() == "dp · 16 GPUs · scale 0.001 · time scale 0.1 · tensor $x$"
+    assert plot.caption.startswith(f"{plot.figure.get_suptitle()}: maxima")
+
+
 def test_four_groups_are_drawn_and_the_others_counted(found: Extremes) -> None:
     drawing = drawn.draw([found] * 6)
     assert [each.name for each in drawing.plots] == ["extremes", "extremes-2", "extremes-3", "extremes-4"]
@@ -170,7 +178,7 @@ def test_the_same_fit_gives_the_same_file(found: Extremes, plot: Plot) -> None:
 
 def law() -> Plot:
     topologies = [*TOPOLOGIES.values(), given_topology(10, 2)]
-    return bandwidth.draw({"bandwidth": bandwidths(COLLECTIVE, topologies, [8, 128, 512], [TAX])}).plots[0]
+    return bandwidth.draw({"bandwidth": bandwidths(COLLECTIVE, topologies, [8, 128, 512], [TAX])}, COLLECTIVE).plots[0]
 
 
 def test_the_law_has_a_panel_per_topology_with_and_without_the_tax() -> None:
@@ -186,10 +194,33 @@ def test_the_law_has_a_panel_per_topology_with_and_without_the_tax() -> None:
     assert legend_of(plot) == ["tax: none", "tax: Gumbel"]
 
 
+def test_the_law_says_for_which_collective_it_is_made() -> None:
+    said = "message size S = 268.4 MB, latency α = 5.000 µs, elasticity |ε| = 0.5"  # 2^28 = 268 435 456
+    assert law().figure.get_suptitle() == said
+    assert f"All-reduces of {said}. " in law().caption
+
+
+@pytest.mark.parametrize(
+    ("scales", "said"),
+    [
+        ({"scale": 1, "time_scale": 1}, ""),
+        (
+            {"scale": 0.001, "time_scale": 0.1},
+            " Times are those of scaled runs (scale 0.001, time scale 0.1), and so are waits and B*.",
+        ),
+    ],
+)
+def test_the_law_of_scaled_runs_says_so(found: Extremes, scales: dict[str, float], said: str) -> None:
+    times = replace(found.times, factors={"strategy": "dp", "model": "vit-h", "gpus": 16, **scales})
+    frame = bandwidths(COLLECTIVE, [TOPOLOGIES["ring"]], [8], [TAX])
+    (plot,) = bandwidth.draw_growth(Growth(found=[replace(found, times=times)], law=frame)).plots
+    assert plot.caption.endswith(f" Waits of dp vit-h on 16 GPUs, tensor $x$, n = 60 blocks.{said}")
+
+
 def test_an_interval_of_the_wait_is_a_band() -> None:
     tax = Tax(name="GEV", tail=TAX.tail, intervals={8: Estimate(4e-4, 3e-4, 6e-4), 16: Estimate(5e-4, 4e-4, 7e-4)})
     frame = bandwidths(COLLECTIVE, [given_topology(20, 2)], [8, 16], [tax])
-    (ax,) = bandwidth.draw({"bandwidth": frame}).plots[0].figure.axes
+    (ax,) = bandwidth.draw({"bandwidth": frame}, COLLECTIVE).plots[0].figure.axes
     _, band = ax.collections
     heights = np.asarray(band.get_paths()[0].vertices)[:, 1]
     volume = 2 * 2.0**28 / 1e9
@@ -199,8 +230,10 @@ def test_an_interval_of_the_wait_is_a_band() -> None:
 def test_against_flops_the_largest_domain_is_drawn() -> None:
     computation = Computation(block=10.38e-3, bandwidth=450e9, factors=[1, 2250 / 989])
     frame = end_to_end(COLLECTIVE, [TOPOLOGIES["connected"]], [8, 4096], [TAX], computation)
-    (plot,) = bandwidth.draw({"flops": frame}).plots
+    (plot,) = bandwidth.draw({"flops": frame}, COLLECTIVE).plots
     (ax,) = plot.figure.axes
+    # The elasticity is that of today, not the one that B* is asked for.
+    assert "All-reduces of message size S = 268.4 MB, latency α = 5.000 µs. " in plot.caption
     assert (plot.name, title(ax)) == ("bandwidth-flops", ["connected, 4096 ranks"])
     assert [y_data(line) for line in ax.lines] == [
         pytest.approx([450, 1022.5], abs=0.05),

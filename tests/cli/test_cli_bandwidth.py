@@ -204,6 +204,16 @@ def test_tables_and_figures_are_written(call: Command) -> None:
     assert "# written    figures/bandwidth.svg" in out.splitlines()
 
 
+def test_captions_have_the_collective_and_what_the_fit_says_to_know(call: Command, tmp_path: Path) -> None:
+    name = fit(tmp_path / "fit.json", scale=0.001)
+    arguments = ("--message", "64MB", "--alpha", "2us", "--elasticity", "0.3", "--domain", "8,64")
+    assert call("--from-fit", name, *arguments, "--plots", "figures")[0] == 0
+    caption = Path("figures/bandwidth.txt").read_text(encoding="utf-8")
+    assert "All-reduces of message size S = 64.00 MB, latency α = 2.000 µs, elasticity |ε| = 0.3. " in caption
+    said = " Note: times are those of scaled runs (scale 0.001), and so are waits and B*.\n"
+    assert caption.endswith(said)
+
+
 def fit(path: Path, **changes: Any) -> str:
     """A document of `dlbench extremes --json`, cut to what the law takes of it."""
     parameters = {"tail_location": 1.0, "tail_scale": 0.5, "tail_shape": 0.1, "spread_seconds": 1e-4}

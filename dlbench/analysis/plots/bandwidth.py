@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 
@@ -14,13 +14,14 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
-from dlbench.analysis.bandwidth import NO_TAX
+from dlbench.analysis.bandwidth import NO_TAX, Collective
 from dlbench.analysis.columns import counted
 from dlbench.analysis.extremes import GEV, GUMBEL
-from dlbench.analysis.growth import Growth, named
+from dlbench.analysis.growth import COLLECTIVE, Growth, named, scaled
 from dlbench.analysis.plots import style
 from dlbench.analysis.plots.drawing import Drawing, LeftOut, Plot
 from dlbench.analysis.plots.style import DOUBLE_COLUMN, SINGLE_COLUMN, Look, label_decades, styled
+from dlbench.quantities import duration, si
 
 NAME = "bandwidth"
 _LOOKS = {NO_TAX: style.REFERENCE, GUMBEL: style.GUMBEL, GEV: style.GEV}
@@ -62,31 +63,42 @@ _KINDS = MappingProxyType(
 """By the name of the table."""
 
 
-def draw(frames: Mapping[str, pd.DataFrame]) -> Drawing:
-    """A figure per table of `dlbench.analysis.bandwidth`, with a panel per topology."""
+def draw(frames: Mapping[str, pd.DataFrame], collective: Collective, notes: Sequence[str] = ()) -> Drawing:
+    """A figure per table of `dlbench.analysis.bandwidth`, made for this collective, with a panel per topology.
+
+    Captions end with the notes.
+    """
     drawing = Drawing()
     with styled():
         for name, frame in frames.items():
             kind = _KINDS[name]
+            given = _given(kind, collective)
             caption = (
-                f"{kind.caption} Lines: without a tax, and with the mean wait by the named fits; shaded: 95 % interval "
-                "of the wait, where it has one. Axes are logarithmic."
+                f"{kind.caption} All-reduces of {given}. Lines: without a tax, and with the mean wait by the named "
+                "fits; shaded: 95 % interval of the wait, where it has one. Axes are logarithmic."
+                f"{''.join(f' Note: {note}.' for note in notes)}"
             )
-            drawing.plots.append(Plot(kind.name, kind.title, caption, _figure(kind, frame)))
+            drawing.plots.append(Plot(kind.name, kind.title, caption, _figure(kind, frame, given)))
     return drawing
+
+
+def _given(kind: _Kind, collective: Collective) -> str:
+    """The parameters; with faster computation, the elasticity is today's, not one that is asked for."""
+    target = f", elasticity |ε| = {collective.elasticity:g}" if kind.against == "domain" else ""
+    return f"message size S = {si(collective.message, 'B')}, latency α = {duration(collective.alpha)}{target}"
 
 
 def draw_growth(growth: Growth) -> Drawing:
     """The law with the waits of a campaign's runs, or why there is none."""
     if growth.law.empty:
         return Drawing(left_out=[LeftOut(NAME, growth.why_no_law)])
-    (plot,) = draw({NAME: growth.law}).plots
+    (plot,) = draw({NAME: growth.law}, COLLECTIVE).plots
     times = growth.found[0].times
-    caption = f"{plot.caption} Waits of {named(times)}, n = {counted(len(times), 'block')}."
+    caption = f"{plot.caption} Waits of {named(times)}, n = {counted(len(times), 'block')}.{scaled(times)}"
     return Drawing(plots=[replace(plot, caption=caption)])
 
 
-def _figure(kind: _Kind, frame: pd.DataFrame) -> Figure:
+def _figure(kind: _Kind, frame: pd.DataFrame, given: str) -> Figure:
     if kind.against != "domain":
         frame = frame[frame["domain"] == frame["domain"].max()]
     panels = list(frame.groupby("topology", sort=False))
@@ -106,6 +118,7 @@ def _figure(kind: _Kind, frame: pd.DataFrame) -> Figure:
         for name, look in styles.items()
     ]
     figure.legend(handles=handles, loc="outside lower center", ncols=len(handles))
+    figure.suptitle(given)
     figure.draw_without_rendering()
     figure.set_layout_engine("none")
     return figure

@@ -66,8 +66,10 @@ def _caption(found: Extremes) -> str:
 
 
 def _title(found: Extremes) -> str:
-    """Whose block times they are: `leonardo · dp · 64 GPUs · world`, and of traces the group."""
-    factors = {name: found.times.factors[name] for name in KEY if name in found.times.factors}
+    """Whose block times they are: `leonardo · dp · 64 GPUs · scale 0.01 · world`, and of traces the group."""
+    whole = found.times.factors
+    factors = {name: whole[name] for name in KEY if name in whole}
+    factors |= {name: whole[name] for name in ("scale", "time_scale") if whole.get(name, 1) != 1}
     return " · ".join(filter(None, (facet_title(factors), found.times.source)))
 
 
