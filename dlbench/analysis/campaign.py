@@ -8,7 +8,7 @@ every selection.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
@@ -86,6 +86,9 @@ WINDOWS: Schema = {
 EXCLUDED: Schema = dict.fromkeys(("path", "run_id", "reason"), str)
 
 _SHOWN_REASONS = 3
+_NOT_OF_A_HEADER = {"status", "reason", "specs", "concurrent", "warmups", "measured", "begin", "end"}
+"""Columns of a run that its iterations or other runs decide."""
+_LABEL = "label_"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -122,8 +125,12 @@ class Campaign:
     """
     excluded: pd.DataFrame
     """One row per file or run that counts nowhere, columns `EXCLUDED`; `run_id` is "" where the header is unknown."""
+    excluded_headers: tuple[dict[str, Any] | None, ...]
+    """What the header of each row of `excluded` says of its run, by columns of `runs`; None where it is not known."""
     notes: list[str]
     """What a reader of the tables must know, one line each."""
+    run_notes: tuple[tuple[str, ...], ...]
+    """Those of them that each run brings, by its number."""
     paths: tuple[Path, ...]
     """Record of each run by its number, with all bytes of its name: `runs.path` is that name as it can be printed."""
     files: int
@@ -153,16 +160,22 @@ class Campaign:
         """The runs that have one of the named values in each column, and for which `where` holds.
 
         `where` is a condition over the columns of `runs`, e.g. `gpus >= 64` (`dlbench.analysis.condition`). Raises
-        `OptionError` for a value that no run has and an expression that is no condition.
+        `OptionError` for a value that no run has and an expression that is no condition. Notes and
+        excluded files of other runs are left out; a note counts the files of which that cannot be told.
         """
         kept = pd.Series(True, index=self.runs.index)
-        for column, values in (("strategy", strategy), ("system", system), ("model", model)):
-            if values:
-                _check_values(self.runs[column], values)
-                kept &= self.runs[column].isin(list(values))
+        wanted = {
+            column: list(values)
+            for column, values in (("strategy", strategy), ("system", system), ("model", model))
+            if values
+        }
+        for column, values in wanted.items():
+            _check_values(self.runs[column], values)
+            kept &= self.runs[column].isin(values)
         if where is not None:
             kept &= matching(self.runs, where)
-        return self._only(kept)
+        chosen = self._only(kept)
+        return chosen._excluding(wanted, where) if wanted or where is not None else chosen
 
     def separate(self, *, mix_scaled: bool = False, mix_simulated: bool = False) -> Campaign:
         """Live runs without simulated ones, and unscaled runs without scaled ones.
@@ -193,7 +206,39 @@ class Campaign:
         reason = f"{kind}, and never mixed with {other} runs; {flag} brings it in"
         excluded = pd.concat([self.excluded, left_out.assign(reason=reason)], ignore_index=True)
         note = f"{runs} excluded beside {other} ones; {flag} brings them in"
-        return dataclasses.replace(self._only(~those), excluded=excluded, notes=[*self.notes, note])
+        headers = (told_by_header(row) for row in self.runs[those].to_dict("records"))
+        kept = self._only(~those)
+        return dataclasses.replace(
+            kept,
+            excluded=excluded,
+            excluded_headers=(*self.excluded_headers, *headers),
+            notes=[*kept.notes, note],
+        )
+
+    def _excluding(self, wanted: Mapping[str, Sequence[str]], where: str | None) -> Campaign:
+        """The campaign, with only those excluded files that are known to match."""
+        known = {place: header for place, header in enumerate(self.excluded_headers) if header is not None}
+        frame = pd.DataFrame(list(known.values()), index=list(known))
+        for label in (name for name in self.runs if str(name).startswith(_LABEL)):
+            frame[label] = frame[label].fillna("") if label in frame else ""
+        for column, values in wanted.items():
+            frame = frame[frame[column].isin(list(values))] if len(frame) else frame
+        unknown = len(self.excluded) - len(known)
+        if where is not None and len(frame):
+            try:
+                frame = frame[matching(frame, where)]
+            except OptionError:  # it asks for what no header tells
+                unknown += len(frame)
+                frame = frame.iloc[:0]
+        places = [int(place) for place in frame.index]
+        files = f"{unknown} excluded file{'' if unknown == 1 else 's'}"
+        note = f"of {files} it is not known whether the filters choose them; without filters, reasons are listed"
+        return dataclasses.replace(
+            self,
+            excluded=self.excluded.iloc[places].reset_index(drop=True),
+            excluded_headers=tuple(self.excluded_headers[place] for place in places),
+            notes=[*self.notes, *([note] if unknown else [])],
+        )
 
     def _only(self, kept: pd.Series[bool]) -> Campaign:
         """The runs for which `kept`, by run number, is true."""
@@ -202,13 +247,20 @@ class Campaign:
         runs = self.runs[kept]
         chosen = np.zeros(len(self.paths), dtype=bool)
         chosen[runs.index] = True
+        dropped = {note for run in np.flatnonzero(~chosen) for note in self.run_notes[run]}
         return dataclasses.replace(
             self,
             runs=runs,
+            notes=[note for note in self.notes if note not in dropped],
             iterations=_rows(self.iterations, chosen),
             ranks=_rows(self.ranks, chosen),
             classes=_rows(self.classes, chosen),
         )
+
+
+def told_by_header(row: Mapping[Any, Any]) -> dict[str, Any]:
+    """What of a run's row its header tells."""
+    return {str(name): value for name, value in row.items() if name not in _NOT_OF_A_HEADER}
 
 
 def few(reasons: Sequence[str]) -> str:

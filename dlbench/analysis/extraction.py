@@ -91,7 +91,7 @@ def times(record: Record) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
 
 def extract(record: Record) -> Run:
     """The rows of a record. Raises `Unusable` where its run cannot count."""
-    row = _row(record)
+    row = {**described(record.path, record.header), **_ended(record)}
     _check_header(record, row)
     lines = record.iterations
     for line in lines:
@@ -225,15 +225,14 @@ def _printable(row: dict[str, Any]) -> dict[str, Any]:
     return {name: one_line(value) if isinstance(value, str) else value for name, value in row.items()}
 
 
-def _row(record: Record) -> dict[str, Any]:
-    """The run's row, without what its iterations and the other runs decide."""
-    header, end = record.header, record.end
+def described(path: Path, header: Header) -> dict[str, Any]:
+    """The run's row as far as its header tells it."""
     row: dict[str, Any] = {
         **{name: getattr(header, name) for name in _COPIED},
         **{name: header.degrees.get(name, 1) for name in ("pp", "tp", "ep", "sharding")},
         **{name: str(header.options.get(name, "")) for name in ("buffers", "sync", "progress")},
         **{LABEL + one_line(name): value for name, value in header.labels.items() if name != _MODE},
-        "path": str(record.path),
+        "path": str(path),
         "model": str(header.model.get("name", "")),
         "gpu": str(header.gpu.get("name", "")),
         "gpus": header.world_size,
@@ -247,10 +246,15 @@ def _row(record: Record) -> dict[str, Any]:
         "nodes": len(set(header.hosts)),
         "samples": header.local_batch * header.replicas,
         "has_ops": bool(header.op_tables),
-        "status": "killed" if end is None else end.status,
-        "reason": "" if end is None else end.reason,
     }
     return _printable(row)
+
+
+def _ended(record: Record) -> dict[str, Any]:
+    end = record.end
+    return _printable(
+        {"status": "killed", "reason": ""} if end is None else {"status": end.status, "reason": end.reason}
+    )
 
 
 def _figures(*specs: dict[str, Any]) -> str:

@@ -10,16 +10,28 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from operator import itemgetter
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pandas as pd
 
-from dlbench.analysis.campaign import CLASSES, EXCLUDED, EXPERIMENT, ITERATIONS, RANKS, RUNS, WINDOWS, Campaign, Schema
-from dlbench.analysis.extraction import LABEL, Run, Unusable, extract, fields, times
+from dlbench.analysis.campaign import (
+    CLASSES,
+    EXCLUDED,
+    EXPERIMENT,
+    ITERATIONS,
+    RANKS,
+    RUNS,
+    WINDOWS,
+    Campaign,
+    Schema,
+    told_by_header,
+)
+from dlbench.analysis.extraction import LABEL, Run, Unusable, described, extract, fields, times
 from dlbench.analysis.search import search
 from dlbench.errors import one_line
-from dlbench.records.reader import Record, UnreadableRecord, read
+from dlbench.records.reader import Record, UnreadableRecord, iterate, read
+from dlbench.records.schema import Header
 
 _experiment = itemgetter(*EXPERIMENT)
 
@@ -49,13 +61,16 @@ class _Collection:
     runs: dict[str, Run] = field(default_factory=dict)
     """By `run_id`."""
     excluded: list[dict[str, Any]] = field(default_factory=list)
+    headers: list[dict[str, Any] | None] = field(default_factory=list)
+    """What the header of each excluded file says of its run, None where it cannot be read."""
     jobs: defaultdict[tuple[Any, ...], set[str]] = field(default_factory=lambda: defaultdict(set))
     """Jobs of each experiment, those of excluded records too."""
     windows: dict[str, dict[str, Any]] = field(default_factory=dict)
     """By `run_id`."""
 
-    def exclude(self, path: Path | str, reason: str, run_id: str = "") -> None:
+    def exclude(self, path: Path | str, reason: str, run_id: str = "", header: dict[str, Any] | None = None) -> None:
         """List what counts nowhere."""
+        self.headers.append(header)
         fields = {"path": str(path), "run_id": run_id, "reason": reason}
         self.excluded.append({name: one_line(value) for name, value in fields.items()})
 
@@ -64,14 +79,16 @@ class _Collection:
         try:
             record = read(path)
         except UnreadableRecord as error:
-            self.exclude(path, error.text if error.line is None else f"line {error.line}: {error.text}")
+            self.exclude(
+                path, error.text if error.line is None else f"line {error.line}: {error.text}", header=_header(path)
+            )
             return
         try:
             if record.header.experiment:
                 self._place(record)
             self._keep(extract(record))
         except Unusable as error:
-            self.exclude(path, str(error), record.header.run_id)
+            self.exclude(path, str(error), record.header.run_id, told_by_header(described(path, record.header)))
 
     def _place(self, record: Record) -> None:
         """Note when a job of an experiment was running."""
@@ -89,7 +106,7 @@ class _Collection:
         if other is not None:
             run, other = (run, other) if len(run) > len(other) else (other, run)
             reason = f"the same run as {run.path}, which has {len(run)} iterations; a run counts once"
-            self.exclude(other.path, reason, run_id)
+            self.exclude(other.path, reason, run_id, told_by_header(other.row))
         self.runs[run_id] = run
 
     def campaign(self, files: int) -> Campaign:
@@ -107,10 +124,20 @@ class _Collection:
             classes=_joined([run.classes for run in runs], CLASSES),
             windows=_table(self.windows.values(), WINDOWS),
             excluded=_table(self.excluded, EXCLUDED),
+            excluded_headers=tuple(self.headers),
             notes=[note for run in runs for note in run.notes],
+            run_notes=tuple(tuple(run.notes) for run in runs),
             paths=tuple(run.path for run in runs),
             files=files,
         )
+
+
+def _header(path: Path) -> dict[str, Any] | None:
+    """What the header of a damaged record says of its run."""
+    try:
+        return told_by_header(described(path, cast(Header, next(iterate(path)))))
+    except UnreadableRecord:
+        return None
 
 
 def _tell_specs_apart(rows: Sequence[dict[str, Any]]) -> None:

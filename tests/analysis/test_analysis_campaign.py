@@ -304,3 +304,38 @@ def test_a_run_whose_ops_were_not_copied_along_says_which_file_is_missing(tmp_pa
     with pytest.raises(RecordError) as caught:
         campaign.ops(0)
     assert str(caught.value) == f"{path.with_suffix('.ops.npy')}: does not exist; it belongs beside a.jsonl"
+
+
+@pytest.fixture
+def damaged(tmp_path: Path) -> Campaign:
+    """Killed runs a of DP and b of FSDP; excluded: c of DP and d of FSDP, whose last lines are no JSON, and e."""
+    for name, strategy in (("a", "dp"), ("b", "fsdp"), ("c", "dp"), ("d", "fsdp")):
+        lines = iterations([[1.0, 1.0]] * 2, [[0.1, 0.1]] * 2)
+        write_lines(tmp_path / f"{name}.jsonl", header(name, 2, strategy=strategy), *lines)
+        if name in "cd":
+            with (tmp_path / f"{name}.jsonl").open("a") as file:
+                file.write("no line of a record\n" * 2)
+    (tmp_path / "e.jsonl").write_text("hello\n")
+    return load([tmp_path])
+
+
+UNKNOWN = "it is not known whether the filters choose them; without filters, reasons are listed"
+
+
+@pytest.mark.parametrize(
+    ("filters", "excluded", "noted", "unknown"),
+    [
+        ({}, ["c", "d", "e"], ["a", "b"], ""),
+        ({"strategy": ["fsdp"]}, ["d"], ["b"], f"of 1 excluded file {UNKNOWN}"),
+        ({"where": "strategy == 'dp' and gpus == 2"}, ["c"], ["a"], f"of 1 excluded file {UNKNOWN}"),
+        ({"where": "measured > 0"}, [], ["a", "b"], f"of 3 excluded files {UNKNOWN}"),
+        ({"where": "measured > 0", "strategy": ["dp"]}, [], ["a"], f"of 2 excluded files {UNKNOWN}"),
+    ],
+)
+def test_filters_choose_notes_and_excluded_files_too(
+    damaged: Campaign, filters: dict[str, Any], excluded: list[str], noted: list[str], unknown: str
+) -> None:
+    chosen = damaged.select(**filters)
+    assert [Path(path).stem for path in chosen.excluded["path"]] == excluded
+    assert [Path(note.partition(": ")[0]).stem for note in chosen.notes if "killed" in note] == noted
+    assert [note for note in chosen.notes if "killed" not in note] == ([unknown] if unknown else [])
