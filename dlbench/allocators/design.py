@@ -60,6 +60,14 @@ class Settings:
     seed: int = 0
 
 
+def _alone(concurrent: Sequence[Experiment]) -> list[str]:
+    """A note of the experiments in which nothing runs beside a job."""
+    names = [experiment.name for experiment in concurrent if len(experiment.jobs) == 1]
+    if not names:
+        return []
+    return [f"of one job, so beside no other, and no slowdown can show: {', '.join(names)}"]
+
+
 def design(topology: Topology, settings: Settings) -> Plan:
     """The plan: same topology, same settings, same plan.
 
@@ -78,7 +86,7 @@ def design(topology: Topology, settings: Settings) -> Plan:
         seed=settings.seed,
         gpus=designer.budget,
         gpus_per_node=topology.gpus_per_node,
-        notes=(*designer.possible.notes, *designer.notes),
+        notes=(*designer.possible.notes, *designer.notes, *_alone(concurrent)),
         experiments=(*concurrent, *baselines),
     )
 

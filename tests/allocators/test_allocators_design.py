@@ -167,6 +167,15 @@ def test_on_a_single_machine_every_job_is_under_its_one_switch() -> None:
     assert {"medium locality is out of reach", "high locality is out of reach"} < set(plan.notes)
 
 
+def test_experiments_of_one_job_are_told_for_nothing_runs_beside_it() -> None:
+    # 2 GPUs hold one job of 2, 4 hold two.
+    local = ask(catalogue=load_catalogue("small"), sizes=(2,), system="local", gpu=None, experiments=1, baselines=False)
+    said = "of one job, so beside no other, and no slowdown can show: mix-000"
+    plans = [design(from_system(load_system("local"), gpus=gpus), local) for gpus in (2, 4)]
+    assert [len(plan.experiments[0].jobs) for plan in plans] == [1, 2]
+    assert [said in plan.notes for plan in plans] == [True, False]
+
+
 def test_a_bin_that_no_pattern_reaches_is_told() -> None:
     plan = design(THREE_CELLS, ask(sizes=(8,), patterns=2))
     # Only DP runs beside others on 8 GPUs: there is no mix.
