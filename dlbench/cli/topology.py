@@ -30,6 +30,7 @@ from dlbench.specs import load_system, system_names
 HELP = "Show a machine as groups, L1 switches and nodes, and what is irregular about it."
 EPILOG = """examples:
   dlbench topology leonardo                              the system of that name
+  dlbench topology local                                 every core of this machine as a node of one GPU
   dlbench topology my-cluster.yaml --json                one of your own
   dlbench topology topology.conf --gpus-per-node 4       a file of the cluster
   dlbench topology <(scontrol show topology) --sinfo <(sinfo) --partition gpu --states idle      on the cluster
