@@ -46,6 +46,8 @@ _SMALL_TYPE = 0.85
 _LARGEST_SVG = 500_000
 """Bytes above which a figure becomes a PNG: thousands of points are no lighter as a drawing."""
 _PNG_DPI = 200
+_PAGE_DPI = 130
+"""Pixels of the page per inch of a figure: one for two columns fills the page."""
 
 CONFIGURATIONS = Layout(
     name="configurations",
@@ -93,6 +95,8 @@ class Picture:
     caption: str
     uri: str
     """data: URI of the image."""
+    width: int
+    """Pixels of the page that it takes: as many per inch for all figures, so that panels are equally large."""
 
     @property
     def alt(self) -> str:
@@ -126,7 +130,8 @@ def render(results: Results | None, traced: TraceResults | None = None, *, title
         parts.append(of_traces(traced, beside=both))
     plots = [plot for part in parts for plot in part.drawing.plots]
     pictures = [
-        Picture(number, plot.title, plot.caption, data_uri(plot.figure)) for number, plot in enumerate(plots, start=1)
+        Picture(number, plot.title, plot.caption, data_uri(plot.figure), round(_PAGE_DPI * plot.figure.get_figwidth()))
+        for number, plot in enumerate(plots, start=1)
     ]
     environment = Environment(
         loader=PackageLoader("dlbench.analysis", "."), autoescape=True, undefined=StrictUndefined, trim_blocks=True

@@ -163,6 +163,16 @@ def test_every_figure_has_a_caption_and_a_text_for_those_who_do_not_see_it(page:
     assert all(len(image["alt"]) > 40 for image in images)
 
 
+def test_figures_are_as_wide_on_the_page_as_their_inches_whatever_image_they_are(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(report, "_LARGEST_SVG", 40_000)
+    images = page_of(folder).attributes("img")
+    assert {image["src"].split(";")[0] for image in images} == {"data:image/svg+xml", "data:image/png"}
+    # Single and double column, 3.4 and 7.0 inches of 130 pixels.
+    assert {image["width"] for image in images} == {"442", "910"}
+
+
 def test_numbers_stand_with_their_interval_and_unit(page: Page) -> None:
     # 1.0 s is the median of the 8 times; of 8 samples the extremes enclose it: 900 and 1100 ms.
     assert "time ms" in page.text
