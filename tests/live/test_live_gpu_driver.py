@@ -127,7 +127,9 @@ def test_a_signal_ends_a_rank_whose_driver_hangs_while_it_is_loaded(
     assert completed.returncode == 128 + signal.SIGTERM
     (line,) = said(completed.stderr)
     assert re.fullmatch(
-        r"FAILED: SIGTERM on rank 0 \(\S+, cpu\); (selecting|opening) the GPU was still running [\d.]+ s after the signal", line
+        r"FAILED: SIGTERM on rank 0 \(\S+, cpu\); (selecting|opening) the GPU was still running [\d.]+ s "
+        r"after the signal",
+        line,
     )
 
 
