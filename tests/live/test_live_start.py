@@ -76,8 +76,8 @@ def test_a_signal_while_the_ranks_import_is_one_line(mpi: Mpi, number: signal.Si
     assert completed.returncode == 128 + number
     assert "Traceback" not in completed.stderr
     (line,) = said(completed.stderr)
-    said = rf"FAILED: {number.name} on rank 1 \(\S+, cpu\); importing was still running 2 s after the signal"
-    assert re.fullmatch(said, line)
+    expected = rf"FAILED: {number.name} on rank 1 \(\S+, cpu\); importing was still running 2 s after the signal"
+    assert re.fullmatch(expected, line)
 
 
 def test_a_signal_while_a_rank_waits_in_mpi_init_is_one_line(mpi: Mpi, tmp_path: Path) -> None:
@@ -88,8 +88,8 @@ def test_a_signal_while_a_rank_waits_in_mpi_init_is_one_line(mpi: Mpi, tmp_path:
     assert completed.returncode not in (0, 1, 2)
     assert "Traceback" not in completed.stderr
     (line,) = said(completed.stderr)
-    said = r"FAILED: SIGINT on rank 0 \(\S+, cpu\); starting MPI was still running 2 s after the signal"
-    assert re.fullmatch(said, line)
+    expected = r"FAILED: SIGINT on rank 0 \(\S+, cpu\); starting MPI was still running 2 s after the signal"
+    assert re.fullmatch(expected, line)
 
 
 def test_ranks_of_two_strategies_are_refused(mpi: Mpi) -> None:
