@@ -87,14 +87,18 @@ def bandwidth(argv: Sequence[str]) -> None:
         print(line)
 
 
-def quantity(units: Mapping[str, float], kind: str, *, bare: bool = False) -> Callable[[str], float]:
+def quantity(
+    units: Mapping[str, float], kind: str, *, bare: bool = False, smallest: float = _SMALLEST
+) -> Callable[[str], float]:
     """Argument type: a number above 0 with one of the units, in SI units; `bare`: or without one, as it stands."""
     pattern = re.compile(f"{_NUMBER} ?(?P<unit>{'|'.join(map(re.escape, units))}){'?' if bare else ''}")
 
     def convert(value: str) -> float:
         found = pattern.fullmatch(value)
         number = float(found["number"]) * units.get(found["unit"] or "", 1.0) if found else 0.0
-        if not _SMALLEST <= number < _LARGEST:
+        if number >= _LARGEST:
+            raise ArgumentTypeError(f"expected less than 2^63 {next(iter(units))}, found {value!r}")
+        if number < smallest:
             raise ArgumentTypeError(f"expected {kind} with a unit of {', '.join(units)}, found {value!r}")
         return number
 
@@ -118,9 +122,9 @@ def _scale(value: str) -> _Parameter:
 
 
 def _size(value: str) -> float:
-    if power := re.fullmatch(r"2\^([0-9]|[1-5][0-9]|6[0-2])", value):
-        return 2.0 ** int(power[1])
-    return quantity(_SIZES, "a size above 0", bare=True)(value)
+    if power := re.fullmatch(r"2\^([0-9]{1,3})", value):
+        value = str(2 ** int(power[1]))
+    return quantity(_SIZES, "a size of a byte or more", bare=True, smallest=1.0)(value)
 
 
 def _location(value: str) -> _Parameter:

@@ -303,10 +303,12 @@ def test_a_group_is_chosen_where_a_fit_has_several(call: Command, tmp_path: Path
             ["--flops-factor", "2,x", "--block", "1s"],
             f"argument --flops-factor: expected a number of 0.001 or more, found 'x'{SEE}",
         ),
+        (["--message", "2^63"], f"argument --message: expected less than 2^63 B, found '9223372036854775808'{SEE}"),
+        (["--alpha", "1e308s"], f"argument --alpha: expected less than 2^63 s, found '1e308s'{SEE}"),
         (
-            ["--message", "2^63"],
-            "argument --message: expected a size above 0 with a unit of B, kB, MB, GB, TB, KiB, MiB, GiB, TiB, "
-            f"found '2^63'{SEE}",
+            ["--message", "1e-5"],
+            "argument --message: expected a size of a byte or more with a unit of B, kB, MB, GB, TB, KiB, MiB, GiB, "
+            f"TiB, found '1e-5'{SEE}",
         ),
         (["--elasticity", "1e-320"], "elasticity 9.99989e-321 is impossible; give one between 0 and 1, e.g. 0.5"),
         (["--topology", "1e400,1"], "topology inf,1 is impossible: messages in a row and bytes per byte are above 0"),
